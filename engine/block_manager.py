@@ -1,0 +1,158 @@
+"""The KV cache's book-keeping: which blocks are free, who holds which, and which hold a known prefix.
+
+A block is a run of `block_size` KV slots. Slot `block_id * block_size + offset` keeps one token's keys and values.
+Paged attention: Kwon et al. 2023. Prefix caching by chained block hash: vLLM.
+"""
+
+from collections import OrderedDict
+from hashlib import blake2b
+from itertools import islice
+
+from .probe import Probe
+from .sequence import Sequence
+
+
+class Block:
+    """One physical block. `hash` is set once it is full and known to the prefix cache."""
+
+    def __init__(self, block_id: int) -> None:
+        self.block_id = block_id
+        self.ref_count = 0
+        self.hash: str | None = None
+        self.token_ids: list[int] = []
+
+
+class BlockManager:
+    """Hands out blocks and takes them back. Every operation costs what it touches, not what the pool holds."""
+
+    def __init__(self, num_blocks: int, block_size: int, prefix_caching: bool = True) -> None:
+        self.block_size = block_size
+        self.prefix_caching = prefix_caching
+        self.blocks = [Block(block_id) for block_id in range(num_blocks)]
+        # A queue with removal from the middle in constant time: the next block to reuse comes first.
+        self.free_block_ids: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        # Two requests may compute the same prefix in one step, so a hash can have more than one block.
+        self.hash_to_block_ids: dict[str, OrderedDict[int, None]] = {}
+        self.probe: Probe | None = None
+
+    def can_allocate(self, seq: Sequence) -> list[int] | None:
+        """The cached blocks that `seq` can start with, or None when too few blocks are free for the rest."""
+        hits: list[int] = []
+        if self.prefix_caching:
+            # The last token is always computed: its logits give the next token.
+            for i in range((len(seq) - 1) // self.block_size):
+                block_id = self._cached_block(self._hash_of(seq, i), seq.block(i))
+                if block_id is None:
+                    break
+                hits.append(block_id)
+        num_new = seq.num_blocks - len(hits)
+        # A hit that lies on the free list is not lost to others until it is taken: it is charged too.
+        hits_on_free_list = sum(self.blocks[block_id].ref_count == 0 for block_id in hits)
+        ok = num_new + hits_on_free_list <= len(self.free_block_ids)
+        if self.probe:
+            self.probe("can_allocate", seq=seq, hits=hits, num_new=num_new, charged=hits_on_free_list,
+                       free=len(self.free_block_ids), ok=ok)
+        return hits if ok else None
+
+    def allocate(self, seq: Sequence, hits: list[int]) -> None:
+        """Give `seq` its block table: the cached blocks `hits`, then new ones from the front of the free list."""
+        num_new = seq.num_blocks - len(hits)
+        new = self._next_free_blocks(num_new, besides=hits)
+        for block_id in new:
+            self._evict(block_id)
+        for block_id in hits + new:
+            self._take(block_id)
+        seq.num_cached_tokens = len(hits) * self.block_size
+        seq.block_table = hits + new
+        if self.probe:
+            self.probe("allocate", seq=seq, hits=hits, block_ids=new)
+
+    def can_append(self, seq: Sequence) -> bool:
+        """Whether the next token of `seq` has a slot, or a free block to start one in."""
+        needs_block = seq.num_blocks > len(seq.block_table)
+        ok = not needs_block or len(self.free_block_ids) > 0
+        if self.probe:
+            self.probe("can_append", seq=seq, needs_block=needs_block, free=len(self.free_block_ids), ok=ok)
+        return ok
+
+    def may_append(self, seq: Sequence) -> None:
+        """Let the table of `seq` grow by a block if its last token starts one (len(seq) % block_size == 1)."""
+        new = self._next_free_blocks(seq.num_blocks - len(seq.block_table))
+        for block_id in new:
+            self._evict(block_id)
+            self._take(block_id)
+            seq.block_table.append(block_id)
+        if self.probe:
+            self.probe("may_append", seq=seq, block_ids=new)
+
+    def hash_blocks(self, seq: Sequence) -> None:
+        """Enter the blocks that this step has filled into the prefix cache, each under its chained hash."""
+        if not self.prefix_caching:
+            return
+        first_full = seq.num_cached_tokens // self.block_size
+        num_full = (seq.num_cached_tokens + seq.num_scheduled_tokens) // self.block_size
+        for i in range(first_full, num_full):
+            block = self.blocks[seq.block_table[i]]
+            block.hash = self._hash_of(seq, i)
+            block.token_ids = seq.block(i)
+            self.hash_to_block_ids.setdefault(block.hash, OrderedDict())[block.block_id] = None
+        if self.probe and first_full < num_full:
+            self.probe("hash_blocks", seq=seq, block_ids=seq.block_table[first_full:num_full])
+
+    def deallocate(self, seq: Sequence) -> None:
+        """Take back the blocks of `seq`; those that nobody else holds become free, the deepest first.
+
+        Blocks without a hash go to the front of the free list and cached ones to its end, so that what can
+        still be of use is reused last, and the end of a prefix before its beginning.
+        """
+        freed = []
+        for block_id in reversed(seq.block_table):
+            block = self.blocks[block_id]
+            block.ref_count -= 1
+            if block.ref_count == 0:
+                freed.append(block_id)
+                self.free_block_ids[block_id] = None
+                if block.hash is None:
+                    self.free_block_ids.move_to_end(block_id, last=False)
+        seq.num_cached_tokens = 0
+        released, seq.block_table = seq.block_table, []
+        if self.probe:
+            self.probe("deallocate", seq=seq, block_ids=released, freed=freed)
+
+    def _next_free_blocks(self, count: int, besides: list[int] | tuple[int, ...] = ()) -> list[int]:
+        """The first `count` free blocks, leaving out those in `besides`. They stay where they are."""
+        if count <= 0:
+            return []
+        skipped = set(besides)
+        return list(islice((b for b in self.free_block_ids if b not in skipped), count))
+
+    def _take(self, block_id: int) -> None:
+        self.blocks[block_id].ref_count += 1
+        self.free_block_ids.pop(block_id, None)
+
+    def _evict(self, block_id: int) -> None:
+        """Forget what a free block holds, if it is cached, so that it can be reused."""
+        block = self.blocks[block_id]
+        if block.hash is None:
+            return
+        same_hash = self.hash_to_block_ids[block.hash]
+        del same_hash[block_id]
+        if not same_hash:
+            del self.hash_to_block_ids[block.hash]
+        evicted, block.hash, block.token_ids = block.hash, None, []
+        if self.probe:
+            self.probe("evict", block_id=block_id, hash=evicted)
+
+    def _cached_block(self, block_hash: str, token_ids: list[int]) -> int | None:
+        """A block that holds these tokens after the same prefix; one in use is preferred to a free one."""
+        candidates = self.hash_to_block_ids.get(block_hash, ())
+        matching = [b for b in candidates if self.blocks[b].token_ids == token_ids]
+        return max(matching, key=lambda b: self.blocks[b].ref_count, default=None)
+
+    def _hash_of(self, seq: Sequence, i: int) -> str:
+        """The hash of full block i of `seq`, chained: it stands for all tokens up to the block's end."""
+        while len(seq.block_hashes) <= i:
+            parent = seq.block_hashes[-1] if seq.block_hashes else ""
+            tokens = ",".join(map(str, seq.block(len(seq.block_hashes))))
+            seq.block_hashes.append(blake2b(f"{parent}:{tokens}".encode(), digest_size=8).hexdigest())
+        return seq.block_hashes[i]

@@ -1,0 +1,53 @@
+"""Streaming text: from token ids to pieces of text that are never taken back."""
+
+from typing import Protocol
+
+REPLACEMENT = "\ufffd"
+
+
+class Tokenizer(Protocol):
+    """What the engine needs of a tokenizer (any Hugging Face tokenizer has it)."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str:
+        """The text of these tokens."""
+
+
+class Detokenizer:
+    """Turns one request's tokens into text, a piece at a time.
+
+    A token may hold half a character, and how a token reads may depend on the one before it. So two windows are
+    decoded, with and without the new tokens, and only their difference is given out, once it is whole (the
+    method of Hugging Face's text-generation-inference).
+    """
+
+    CONTEXT = 6
+
+    def __init__(self, tokenizer: Tokenizer, prompt_token_ids: list[int]) -> None:
+        self._tokenizer = tokenizer
+        self._ids = list(prompt_token_ids[-self.CONTEXT :])
+        self._prefix = 0
+        self._read = len(self._ids)
+        self.text = ""
+
+    def push(self, token_id: int) -> str:
+        """Take one token and return the text that is now certain (often one word, sometimes nothing)."""
+        self._ids.append(token_id)
+        before, after = self._windows()
+        if len(after) <= len(before) or after.endswith(REPLACEMENT):
+            return ""
+        return self._give(after[len(before) :])
+
+    def finish(self) -> str:
+        """The rest of the text: what was held back and will never be completed."""
+        before, after = self._windows()
+        return self._give(after[len(before) :])
+
+    def _windows(self) -> tuple[str, str]:
+        before = self._tokenizer.decode(self._ids[self._prefix : self._read], skip_special_tokens=True)
+        after = self._tokenizer.decode(self._ids[self._prefix :], skip_special_tokens=True)
+        return before, after
+
+    def _give(self, text: str) -> str:
+        self._prefix, self._read = self._read, len(self._ids)
+        self.text += text
+        return text

@@ -1,0 +1,94 @@
+"""One step of the model: from the chosen requests to their next tokens, in one forward pass."""
+
+from pathlib import Path
+
+import torch
+
+from .config import EngineConfig
+from .errors import ConfigError
+from .loader import load_config, load_decoder
+from .model import Batch
+from .probe import Probe
+from .sampler import sample
+from .sequence import Sequence
+
+
+class ModelRunner:
+    """Holds the model and the paged KV cache; lays a step's requests out as one flat batch."""
+
+    def __init__(self, folder: Path, config: EngineConfig) -> None:
+        self.block_size = config.block_size
+        self.device = _choose_device(config.device)
+        self.model_config = load_config(folder)
+        self.model = load_decoder(folder, self.model_config, config.dtype, self.device)
+        self.kv_cache = self._allocate_kv_cache(config.num_blocks)
+        self.probe: Probe | None = None
+
+    def _allocate_kv_cache(self, num_blocks: int) -> torch.Tensor:
+        """The pool, [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]; 2 is key and value."""
+        c = self.model_config
+        shape = (c.num_hidden_layers, 2, num_blocks, self.block_size, c.num_key_value_heads, c.head_dim)
+        try:
+            return torch.zeros(shape, dtype=self.model.dtype, device=self.device)
+        except (RuntimeError, MemoryError) as error:
+            size = torch.Size(shape).numel() * self.model.dtype.itemsize
+            raise ConfigError(
+                "num_blocks", f"a KV cache of {size / 2**30:,.1f} GiB cannot be had on {self.device}: {error}"
+            ) from error
+
+    @torch.inference_mode()
+    def run(self, seqs: list[Sequence], is_prefill: bool) -> list[int | None]:
+        """Compute the scheduled tokens of `seqs`; the next token of each, None where the prompt is not done."""
+        batch = self.prepare_prefill(seqs) if is_prefill else self.prepare_decode(seqs)
+        logits = self.model.forward(batch, self.kv_cache)
+        done = [seq for seq in seqs if seq.num_cached_tokens + seq.num_scheduled_tokens == len(seq)]
+        sampled = sample(logits, [seq.sampling_params for seq in done], [len(seq) for seq in done])
+        if self.probe:
+            self.probe("sample", seqs=done, token_ids=sampled)
+        token_of = dict(zip((seq.seq_id for seq in done), sampled, strict=True))
+        return [token_of.get(seq.seq_id) for seq in seqs]
+
+    def prepare_prefill(self, seqs: list[Sequence]) -> Batch:
+        """Flatten the scheduled piece of each prompt into one row, with positions and KV slots."""
+        batch = self._flatten(seqs)
+        if self.probe:
+            self.probe("prepare_prefill", seqs=seqs, batch=batch)
+        return batch
+
+    def prepare_decode(self, seqs: list[Sequence]) -> Batch:
+        """The last token of each sequence in one row, with positions and KV slots."""
+        batch = self._flatten(seqs)
+        if self.probe:
+            self.probe("prepare_decode", seqs=seqs, batch=batch)
+        return batch
+
+    def _flatten(self, seqs: list[Sequence]) -> Batch:
+        batch = Batch([], [], [], [0], [0], [], [], [])
+        for seq in seqs:
+            start = seq.num_cached_tokens
+            end = start + seq.num_scheduled_tokens
+            batch.input_ids += seq.token_ids[start:end]
+            batch.positions += range(start, end)
+            batch.slot_mapping += [
+                seq.block_table[position // self.block_size] * self.block_size + position % self.block_size
+                for position in range(start, end)
+            ]
+            batch.cu_seqlens_q.append(batch.cu_seqlens_q[-1] + end - start)
+            batch.cu_seqlens_k.append(batch.cu_seqlens_k[-1] + end)
+            batch.context_lens.append(end)
+            batch.block_tables.append(list(seq.block_table))
+            if end == len(seq):
+                batch.logits_rows.append(batch.cu_seqlens_q[-1] - 1)
+        return batch
+
+
+def _choose_device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError("device", f"{name} was asked for, and this machine has no usable CUDA device")
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError("device", f"{name} cannot be used: {error}") from error
+    return name

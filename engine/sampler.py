@@ -1,0 +1,37 @@
+"""Choosing the next token of each request."""
+
+import torch
+from torch import Tensor
+
+from .sampling_params import SamplingParams
+
+
+def sample(logits: Tensor, params: list[SamplingParams], positions: list[int]) -> list[int]:
+    """One token for each row of `logits`, [num_rows, vocab_size] in float32.
+
+    positions[i] is the position that row i's new token will have. The noise of a row depends on its seed and
+    that position alone, so neither neighbours nor a preemption change a request's tokens.
+    """
+    token_ids: list[int] = logits.argmax(dim=-1).tolist()
+    for row, (param, position) in enumerate(zip(params, positions, strict=True)):
+        if param.temperature > 0:
+            token_ids[row] = _sample_row(logits[row], param, position)
+    return token_ids
+
+
+def _sample_row(logits: Tensor, param: SamplingParams, position: int) -> int:
+    # Shifted before it is divided, so that a tiny temperature cannot overflow: the greatest logit stays 0.
+    scaled = (logits - logits.max()).double() / param.temperature
+    probs = torch.softmax(scaled, dim=-1).cpu()
+    probs, order = probs.sort(descending=True, stable=True)
+    keep = torch.ones_like(probs, dtype=torch.bool)
+    if 0 < param.top_k < len(probs):
+        keep[param.top_k :] = False
+    if param.top_p < 1:
+        # A token stays if those before it do not yet reach top_p; so the likeliest always stays.
+        keep &= probs.cumsum(0) - probs < param.top_p
+        keep[0] = True
+    # The exponential race: the smallest noise / probability wins with the right odds.
+    generator = torch.Generator().manual_seed((param.seed * 1_000_003 + position) % 2**63)
+    noise = torch.empty_like(probs).exponential_(generator=generator)
+    return int(order[torch.where(keep, probs / noise, 0.0).argmax()])

@@ -1,0 +1,1 @@
+"""The models that ship with the package."""

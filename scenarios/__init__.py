@@ -1,0 +1,1 @@
+"""The walkthroughs that ship with the package, as YAML."""

@@ -1,0 +1,21 @@
+"""Errors of this package. Every message is a sentence that names the thing and the way out."""
+
+
+class TourError(Exception):
+    """Base of all errors that a user can do something about."""
+
+
+class TraceError(TourError):
+    """A trace cannot be read, or one of its events cannot be applied."""
+
+
+class ScenarioError(TourError):
+    """A scenario file is wrong; the message names the line and the field."""
+
+
+class ExpressionError(TourError):
+    """A condition or watch expression cannot be evaluated."""
+
+
+class VerifyError(TourError):
+    """The recorded state differs from the engine's, or a standing invariant is broken."""

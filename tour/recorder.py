@@ -1,0 +1,147 @@
+"""Recording: events in, trace lines out, with keyframes, notes, a digest and a closing line.
+
+The recorder is engine-neutral: whoever watches an engine tells it the stop, the facts and the patches. It keeps
+the state tree that the patches make, which conditions, narrations and the verifier read.
+"""
+
+import gzip
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import msgspec
+
+from .patch import Patch, apply
+from .trace import FORMAT, Event
+
+KEYFRAME_EVERY = 500
+"""Least number of events between two keyframes; large states get fewer, so that they never double a trace."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Sink(Protocol):
+    """Where trace lines go: a file, a pipe, a growing Trace."""
+
+    def write(self, line: bytes) -> None:
+        """Take one line, without its newline."""
+
+    def flush(self) -> None:
+        """Make everything written so far safe."""
+
+
+class FileSink:
+    """A trace file, gzip by suffix `.gz`. Each flush leaves a file that opens to its last whole line."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._raw: BinaryIO = self.path.open("wb")
+        # The fixed name and time keep two equal runs equal but for the times in their events.
+        packed = self.path.suffix == ".gz"
+        self._file: Any = (
+            gzip.GzipFile("", "wb", 6, fileobj=self._raw, mtime=0) if packed else self._raw
+        )
+
+    def write(self, line: bytes) -> None:
+        """Append one line."""
+        self._file.write(line + b"\n")
+
+    def flush(self) -> None:
+        """Hand all lines to the operating system: a killed process loses none of them."""
+        self._file.flush()
+        self._raw.flush()
+
+    def close(self) -> None:
+        """Close the file; twice is fine."""
+        if not self._raw.closed:
+            if self._file is not self._raw:
+                self._file.close()
+            self._raw.close()
+
+
+class Recorder:
+    """Turns stops into trace lines for its sinks.
+
+    `header` holds whatever describes the run (scenario, engine and model config, platform, sources); `state` is
+    the initial state, which the recorder owns from now on.
+    """
+
+    def __init__(
+        self,
+        header: dict[str, Any],
+        state: dict[str, Any],
+        sinks: list[Sink],
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.state = state
+        self.count = 0
+        self._sinks = sinks
+        self._clock = clock
+        self._start = clock()
+        self._digest = hashlib.sha256()
+        self._since_keyframe = 0
+        self._bytes_since_keyframe = 0
+        self._keyframe_bytes = 0
+        self._closed = False
+        self._write(_encode({"kind": "header", "format": FORMAT, **header, "state": state}))
+        self.flush()
+
+    def emit(
+        self, stop: str, step: int, at: tuple[str, int] | None, facts: dict[str, Any], do: list[Patch]
+    ) -> Event:
+        """Record one stop and apply its patches to the recorder's state. Returns the event."""
+        event = Event(i=self.count, step=step, stop=stop, at=at, facts=facts, do=do)
+        body = _encode({"kind": "event", "i": event.i, "step": step, "stop": stop, "at": at, "facts": facts, "do": do})
+        body = body[:-1]
+        self._digest.update(body)
+        event.t = self._clock() - self._start
+        line = body + b',"t":%d}' % event.t
+        self._write(line)
+        # The state owns what it is given: lists from the event are handed over as copies.
+        for patch in do:
+            apply(self.state, [*patch[:2], *(_own(value) for value in patch[2:])])
+        self.count += 1
+        self._since_keyframe += 1
+        self._bytes_since_keyframe += len(line)
+        if self._since_keyframe >= KEYFRAME_EVERY and self._bytes_since_keyframe >= self._keyframe_bytes:
+            self._keyframe()
+        return event
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Record a line that belongs to the last event: a `note` (narration) or a `bookmark`."""
+        self._write(_encode({"kind": kind, "i": self.count, **fields}))
+
+    def flush(self) -> None:
+        """Make everything recorded so far safe in every sink."""
+        for sink in self._sinks:
+            sink.flush()
+
+    def close(self, outcome: str = "complete") -> None:
+        """Write the closing line. `outcome` says how the run ended; twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        closing = {"kind": "end", "count": self.count, "digest": self._digest.hexdigest(), "outcome": outcome}
+        self._write(_encode(closing))
+        self.flush()
+
+    def _keyframe(self) -> None:
+        line = _encode({"kind": "keyframe", "i": self.count, "state": self.state})
+        self._write(line)
+        self._since_keyframe = 0
+        self._bytes_since_keyframe = 0
+        self._keyframe_bytes = len(line)
+
+    def _write(self, line: bytes) -> None:
+        for sink in self._sinks:
+            sink.write(line)
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_own(item) for item in value] if value and isinstance(value[0], list | dict) else list(value)
+    if isinstance(value, dict):
+        return {key: _own(item) for key, item in value.items()}
+    return value

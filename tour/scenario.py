@@ -1,0 +1,221 @@
+"""Scenario files: what to run, and what to say while it runs. YAML in, checked values out.
+
+Errors name the line and the field. A scenario from a stranger is untrusted input: only plain data is built, and
+sizes are bounded.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import yaml
+
+from .errors import ExpressionError, ScenarioError
+from .expressions import check_syntax
+from .stops import STOPS
+
+MAX_BYTES = 2**20
+MAX_REQUESTS = 10_000
+MAX_ARRIVAL = 10_000
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """One request, or `count` equal ones. `arrival` is the step before which it is added (from 1)."""
+
+    id: Name | None = None
+    prompt: str | None = None
+    token_ids: list[int] | None = None
+    count: Annotated[int, msgspec.Meta(ge=1, le=MAX_REQUESTS)] = 1
+    arrival: Annotated[int, msgspec.Meta(ge=1, le=MAX_ARRIVAL)] = 1
+    sampling: dict[str, Any] = {}
+
+
+class Narration(msgspec.Struct, forbid_unknown_fields=True, rename={"condition": "if"}):
+    """What to say the first time that `at` is reached: a stop's name or a condition; `if` narrows it."""
+
+    at: str
+    say: str
+    condition: str | None = None
+
+
+class Scenario(msgspec.Struct, forbid_unknown_fields=True):
+    """A scenario file. `engine` and `sampling` hold settings that the engine checks."""
+
+    title: str
+    requests: Annotated[list[Request], msgspec.Meta(min_length=1, max_length=MAX_REQUESTS)]
+    about: str = ""
+    model: str = "tiny"
+    engine: dict[str, Any] = {}
+    sampling: dict[str, Any] = {}
+    tour: list[Narration] = []
+    breakpoints: list[str] = []
+    watch: list[str] = []
+
+
+@dataclass
+class Source:
+    """The text of a scenario as YAML nodes, to find the line of a field."""
+
+    name: str
+    root: yaml.Node
+
+    def line_of(self, path: str) -> int:
+        """The line (from 1) of a dotted path such as `requests[2].prompt`, or of its nearest parent."""
+        node = self.root
+        line = node.start_mark.line
+        for key, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+            if isinstance(node, yaml.MappingNode) and key:
+                pairs = {name.value: (name, value) for name, value in node.value}
+                if key not in pairs:
+                    break
+                line, node = pairs[key][0].start_mark.line, pairs[key][1]
+            elif isinstance(node, yaml.SequenceNode) and index and int(index) < len(node.value):
+                node = node.value[int(index)]
+                line = node.start_mark.line
+            else:
+                break
+        return int(line) + 1
+
+    def error(self, path: str, message: str) -> ScenarioError:
+        """A ScenarioError that names the file, the line and the field."""
+        where = f"{self.name}, line {self.line_of(path)}"
+        return ScenarioError(f"{where}: {path}: {message}" if path else f"{where}: {message}")
+
+
+def parse_scenario(text: str, name: str, settings: dict[str, Any] | None = None) -> tuple[Scenario, Source]:
+    """Read a scenario. `settings` maps dotted paths to values that replace those in the file (`--set`).
+
+    Raises ScenarioError with the line and the field.
+    """
+    source = Source(name, _compose(text, name))
+    try:
+        data = yaml.constructor.SafeConstructor().construct_document(source.root)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ScenarioError(f"{name}: the YAML cannot be read: {_one_line(error)}") from error
+    if not isinstance(data, dict):
+        raise ScenarioError(f"{name}: a scenario is a table of keys such as title and requests")
+    for path, value in (settings or {}).items():
+        _set(data, path, value)
+    try:
+        scenario = msgspec.convert(data, Scenario)
+    except msgspec.ValidationError as error:
+        raise _convert_error(source, error) from error
+    _check(scenario, source)
+    return scenario, source
+
+
+def _compose(text: str, name: str) -> yaml.Node:
+    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        raise ScenarioError(f"{name}: a scenario may have {MAX_BYTES:,} bytes at most")
+    try:
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.AliasToken):
+                line = token.start_mark.line + 1
+                raise ScenarioError(f"{name}, line {line}: YAML aliases (*name) are not supported: write it out")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ScenarioError(f"{name}, line {line}: the YAML cannot be read: {error.problem}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ScenarioError(f"{name}: the YAML cannot be read: {_one_line(error)}") from error
+    if root is None:
+        raise ScenarioError(f"{name}: the file is empty")
+    _check_keys(root, name)
+    return root
+
+
+def _check_keys(node: yaml.Node, name: str) -> None:
+    """Refuse a key that stands twice in one table: YAML would silently keep the last."""
+    todo = [node]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, yaml.SequenceNode):
+            todo += node.value
+        elif isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, value in node.value:
+                if key.value in seen if isinstance(key, yaml.ScalarNode) else True:
+                    what = f"{key.value} stands twice" if isinstance(key, yaml.ScalarNode) else "a key is no word"
+                    raise ScenarioError(f"{name}, line {key.start_mark.line + 1}: {what} in this table")
+                seen.add(key.value)
+                todo.append(value)
+
+
+def _set(data: dict[str, Any], path: str, value: Any) -> None:
+    keys = path.split(".")
+    node = data
+    for key in keys[:-1]:
+        node = node.setdefault(key, {})
+        if not isinstance(node, dict):
+            raise ScenarioError(f"--set {path}: {key} is not a table of settings")
+    node[keys[-1]] = value
+
+
+def _convert_error(source: Source, error: msgspec.ValidationError) -> ScenarioError:
+    message, _, path = str(error).partition(" - at `")
+    path = path.rstrip("`").removeprefix("$").removeprefix(".")
+    unknown = re.match(r"Object contains unknown field `(.*)`", message)
+    if unknown:
+        path = f"{path}.{unknown[1]}".removeprefix(".")
+        parent = Request if path.startswith("requests") else Narration if path.startswith("tour") else Scenario
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(parent))
+        message = f"there is no such field; there are {known}"
+    return source.error(path, message)
+
+
+def _check(scenario: Scenario, source: Source) -> None:
+    seen: set[str] = set()
+    for i, request in enumerate(scenario.requests):
+        path = f"requests[{i}]"
+        if (request.prompt is None) == (request.token_ids is None):
+            raise source.error(path, "give either prompt or token_ids")
+        if request.id and request.count > 1:
+            raise source.error(f"{path}.count", "requests that have a count get their ids by themselves")
+        if request.id and request.id in seen:
+            raise source.error(f"{path}.id", f"{request.id} is the id of an earlier request")
+        if request.id:
+            seen.add(request.id)
+    if sum(request.count for request in scenario.requests) > MAX_REQUESTS:
+        raise source.error("requests", f"there may be {MAX_REQUESTS:,} requests at most")
+    for i, narration in enumerate(scenario.tour):
+        _check_expression(source, f"tour[{i}].at", narration.at)
+        if narration.condition:
+            _check_expression(source, f"tour[{i}].if", narration.condition)
+    for key in ("breakpoints", "watch"):
+        for i, text in enumerate(getattr(scenario, key)):
+            _check_expression(source, f"{key}[{i}]", text)
+
+
+def _check_expression(source: Source, path: str, text: str) -> None:
+    if text in STOPS:
+        return
+    try:
+        check_syntax(text)
+    except ExpressionError as error:
+        raise source.error(path, str(error)) from error
+    if text.isidentifier() and path.startswith(("tour", "breakpoints")) and not path.endswith(".if"):
+        raise source.error(path, f"{text} is not a stop; the stops are {', '.join(STOPS)}")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def letters(count: int, taken: set[str]) -> list[str]:
+    """`count` ids A, B, .., Z, AA, AB, .. that are not in `taken`."""
+    ids: list[str] = []
+    number = 0
+    while len(ids) < count:
+        name, rest = "", number
+        while True:
+            name = chr(ord("A") + rest % 26) + name
+            rest = rest // 26 - 1
+            if rest < 0:
+                break
+        if name not in taken:
+            ids.append(name)
+        number += 1
+    return ids

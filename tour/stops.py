@@ -1,0 +1,87 @@
+"""The table of tour stops: the single source for the app's rail, help, scenario checks and docs.
+
+A stop is a point of the serving loop where the engine calls its probe. The six groups follow the classic
+breakpoint tour of a minimal vLLM; the group's number is the key that runs to it.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Group:
+    """One of the six parts of the loop. `key` is the digit that runs to it in the app."""
+
+    key: int
+    name: str
+    short: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A named point of the loop and one sentence on what has just happened there."""
+
+    name: str
+    group: Group
+    about: str
+
+
+GROUPS = (
+    Group(1, "The outer loop", "loop"),
+    Group(2, "The scheduler", "schedule"),
+    Group(3, "KV blocks", "blocks"),
+    Group(4, "Tensor prep", "tensors"),
+    Group(5, "KV written and read", "kv"),
+    Group(6, "Closing the loop", "close"),
+)
+
+_ABOUT: dict[int, dict[str, str]] = {
+    1: {
+        "add_request": "A request has joined the end of the waiting queue.",
+        "step": "One turn of the loop begins or ends: schedule, run the model, postprocess.",
+        "generate": "The outer loop begins or ends: it repeats step until every request has finished.",
+    },
+    2: {
+        "schedule": "The scheduler begins or ends choosing the requests of this step.",
+        "admit": "A request has moved from waiting to running; its whole remaining prompt is in this step.",
+        "chunk": "A prompt is longer than what is left of the token budget: only a piece of it runs now.",
+        "wait": "A request stays in the waiting queue, and this is the limit that stopped it.",
+        "decode": "A running request is given one token in this step.",
+        "preempt": "A running request lost its place, so that another one can grow; it will be recomputed.",
+    },
+    3: {
+        "can_allocate": "The block manager has looked up the prompt's block hashes and counted free blocks.",
+        "allocate": "A request has received its block table: cached blocks first, then free ones.",
+        "can_append": "The block manager has checked whether the next token needs, and finds, a free block.",
+        "may_append": "The request's table has grown by a block if its next token starts one.",
+        "hash_blocks": "Blocks that are now full have entered the prefix cache under their chained hash.",
+        "evict": "A cached block is about to be reused: it has left the prefix cache.",
+        "deallocate": "A request has let go of its blocks; those that nobody else holds are free.",
+    },
+    4: {
+        "prepare_prefill": "The prompts' tokens lie in one flat row, each with its position and its KV slot.",
+        "prepare_decode": "Each running request adds its last token, with its position and its KV slot.",
+    },
+    5: {
+        "store_kvcache": "A layer has written each token's key and value into the token's slot.",
+        "attention": "A layer has read the past keys and values back through the block tables.",
+    },
+    6: {
+        "sample": "The next token of each request has been chosen from the model's logits.",
+        "postprocess": "The step's tokens now count as computed: their keys and values are in the cache.",
+        "append_token": "The new token has been appended to its request.",
+        "finish": "A request is done and has left the queues.",
+        "reject": "A request was refused when it was added; the others go on.",
+    },
+}
+
+STOPS: dict[str, Stop] = {
+    name: Stop(name, group, about) for group in GROUPS for name, about in _ABOUT[group.key].items()
+}
+
+MARKS = {"preempt": "P", "finish": "F", "evict": "E", "reject": "R"}
+"""Stops that get a mark on the timeline, with the letter that stands for them."""
+
+
+def group_of(stop: str) -> Group | None:
+    """The group of the stop named `stop`, or None for a name that this version does not know."""
+    return STOPS[stop].group if stop in STOPS else None

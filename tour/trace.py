@@ -1,0 +1,205 @@
+"""A trace: the record of a run, in memory, finished or still growing.
+
+On disk a trace is JSON Lines (see docs/trace-format.md). In memory it keeps the lines as bytes with an index, so
+that a million events cost what their text costs, and any one is decoded in microseconds. A live run feeds lines
+as they come; a replay feeds a file: the rest of the program cannot tell them apart.
+"""
+
+import hashlib
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from .errors import TraceError
+from .stops import MARKS
+
+FORMAT = 1
+MAX_LINE = 64 * 2**20
+
+
+class Event(msgspec.Struct, tag_field="kind", tag="event"):
+    """One stop. `at` is [file, line] of the code that just ran; `do` holds the patches; `t` is in ns."""
+
+    i: int
+    step: int
+    stop: str
+    at: tuple[str, int] | None = None
+    facts: dict[str, Any] = {}
+    do: list[list[Any]] = []
+    t: int = 0
+
+
+class _Head(msgspec.Struct):
+    """The few fields of a line that the index needs."""
+
+    kind: str = ""
+    i: int = -1
+    step: int = 0
+    stop: str = ""
+
+
+@dataclass
+class Step:
+    """One engine step: its events are `[start, end)`; the numbers are those of its closing event."""
+
+    number: int
+    start: int
+    end: int
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """An event worth jumping to: `letter` is P(reempt), F(inish), E(vict), R(eject) or B(ookmark)."""
+
+    position: int
+    step: int
+    letter: str
+
+
+_decode_event = msgspec.json.Decoder(Event).decode
+_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_any = msgspec.json.Decoder().decode
+
+
+def event_body(line: bytes) -> bytes:
+    """The part of an event line that does not depend on the clock: all before the closing `"t"` field."""
+    cut = line.rfind(b',"t":')
+    return line if cut < 0 else line[:cut]
+
+
+class Trace:
+    """The lines of a run and their index. `len(trace)` is the number of events.
+
+    Positions count applied events: position 0 is the initial state, position k the state after event k - 1.
+    """
+
+    def __init__(self) -> None:
+        self.header: dict[str, Any] | None = None
+        self.closing: dict[str, Any] | None = None
+        self.problem: str | None = None
+        self.steps: list[Step] = []
+        self.marks: list[Mark] = []
+        self.notes: dict[int, list[dict[str, Any]]] = {}
+        self._text = bytearray()
+        self._starts = array("Q")
+        self._keyframe_positions: list[int] = [0]
+        self._keyframe_lines: list[bytes] = [b""]
+        self._digest = hashlib.sha256()
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run was recorded to its end (the closing line is there)."""
+        return self.closing is not None
+
+    def feed(self, line: bytes) -> str:
+        """Take in one line and return its kind. Unknown kinds are skipped; a broken line raises TraceError."""
+        if len(line) > MAX_LINE:
+            raise TraceError(f"a line of {len(line):,} bytes is over the limit of {MAX_LINE:,}")
+        try:
+            head = _decode_head(line)
+            if self.header is None:
+                self._feed_header(line)
+            elif head.kind == "event":
+                self._feed_event(line, head)
+            elif head.kind == "keyframe":
+                self._feed_keyframe(line, head)
+            elif head.kind in ("note", "bookmark"):
+                self._feed_note(line, head)
+            elif head.kind == "end":
+                self.closing = _decode_any(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise TraceError(f"a line is not what the trace format says: {error}") from error
+        return head.kind
+
+    def event(self, index: int) -> Event:
+        """Decode event `index` afresh (the caller owns the result)."""
+        if not 0 <= index < len(self._starts):
+            raise IndexError(f"event {index} of {len(self._starts)}")
+        end = self._starts[index + 1] if index + 1 < len(self._starts) else len(self._text)
+        try:
+            return _decode_event(memoryview(self._text)[self._starts[index] : end].tobytes())
+        except msgspec.MsgspecError as error:
+            raise TraceError(f"event {index} is not what the trace format says: {error}") from error
+
+    def initial_state(self) -> dict[str, Any]:
+        """A fresh copy of the state before the first event."""
+        return self.keyframe(0)
+
+    def keyframe_at_or_before(self, position: int) -> int:
+        """The last position not after `position` whose whole state is stored."""
+        return self._keyframe_positions[bisect_right(self._keyframe_positions, position) - 1]
+
+    def keyframe(self, position: int) -> dict[str, Any]:
+        """A fresh copy of the stored state at `position`, which `keyframe_at_or_before` returned."""
+        line = self._keyframe_lines[self._keyframe_positions.index(position)]
+        state = _decode_any(line).get("state")
+        if not isinstance(state, dict):
+            raise TraceError(f"the state stored at event {position} is not a table of keys")
+        return state
+
+    def step_at(self, position: int) -> Step | None:
+        """The step that the event before `position` belongs to; None at position 0 or with no event."""
+        if position <= 0 or not self.steps:
+            return None
+        return self.steps[bisect_right(self.steps, position - 1, key=lambda step: step.start) - 1]
+
+    def digest(self) -> str:
+        """The digest of all events so far, times left out: equal for equal runs."""
+        return self._digest.hexdigest()
+
+    @property
+    def digest_matches(self) -> bool | None:
+        """Whether the closing line's digest is that of the events; None while there is no closing line."""
+        return None if self.closing is None else self.closing.get("digest") == self.digest()
+
+    def _feed_header(self, line: bytes) -> None:
+        header = _decode_any(line)
+        if not isinstance(header, dict) or header.get("kind") != "header":
+            raise TraceError("the first line is not the header of a tourvllm trace")
+        version = header.get("format")
+        if not isinstance(version, int) or version < 1:
+            raise TraceError("the header names no format version")
+        if version > FORMAT:
+            raise TraceError(
+                f"this trace has format {version}, and this tourvllm reads up to {FORMAT}: "
+                "upgrade with `pip install -U tourvllm`"
+            )
+        if not isinstance(header.get("state"), dict):
+            raise TraceError("the header holds no initial state")
+        self._keyframe_lines[0] = line
+        self.header = header
+
+    def _feed_event(self, line: bytes, head: _Head) -> None:
+        position = len(self._starts)
+        if head.i != position:
+            raise TraceError(f"event {position} is missing: the next line is event {head.i}")
+        if not self.steps or self.steps[-1].number != head.step:
+            self.steps.append(Step(head.step, position, position))
+        step = self.steps[-1]
+        step.end = position + 1
+        if head.stop == "step":
+            step.facts = _decode_event(line).facts
+        elif head.stop in MARKS:
+            self.marks.append(Mark(position + 1, head.step, MARKS[head.stop]))
+        self._starts.append(len(self._text))
+        self._text += line
+        self._digest.update(event_body(line))
+
+    def _feed_keyframe(self, line: bytes, head: _Head) -> None:
+        if self._keyframe_positions[-1] < head.i == len(self._starts):
+            self._keyframe_positions.append(head.i)
+            self._keyframe_lines.append(line)
+
+    def _feed_note(self, line: bytes, head: _Head) -> None:
+        if 0 <= head.i <= len(self._starts):
+            note = _decode_any(line)
+            self.notes.setdefault(head.i, []).append(note)
+            if head.kind == "bookmark":
+                self.marks.append(Mark(head.i, head.step, "B"))

@@ -1,0 +1,236 @@
+"""One or two plain sentences on what happened at an event and why. All they say comes from the event's facts."""
+
+from collections.abc import Callable
+from typing import Any
+
+from .stops import STOPS
+from .text import token
+from .trace import Event
+
+Facts = dict[str, Any]
+
+
+def why(event: Event, state: dict[str, Any]) -> str:
+    """Explain `event`; `state` is the state after it. Unknown stops and odd facts get the plain listing."""
+    explain = _EXPLAIN.get(event.stop)
+    try:
+        if explain:
+            return explain(event.facts, state)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        pass  # a foreign trace may lack a fact
+    return STOPS[event.stop].about if event.stop in STOPS else f"{event.stop}: {event.facts}"
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _ids(ids: list[Any], limit: int = 12) -> str:
+    shown = " ".join(str(item) for item in ids[:limit])
+    return shown + (f" .. ({len(ids)} in all)" if len(ids) > limit else "")
+
+
+def _generate(f: Facts, s: Facts) -> str:
+    if f["when"] == "begin":
+        return f"{_plural(f['num_requests'], 'request')} to run. The loop repeats step until all have finished."
+    return f"Every request has finished after {_plural(s['step'], 'step')}: {_free(s)}."
+
+
+def _free(s: Facts) -> str:
+    return f"{len(s['blocks']['free'])} of {_plural(s['blocks']['total'], 'block')} free"
+
+
+def _step(f: Facts, s: Facts) -> str:
+    if f["when"] == "begin":
+        return f"Step {s['step']} begins: schedule, run the model, postprocess."
+    if not f["num_tokens"]:
+        return f"Step {s['step']} found nothing to do."
+    count = abs(f["num_tokens"])
+    kind = "prefill" if f["num_tokens"] > 0 else "decode"
+    return (f"Step {s['step']} is done: a {kind} of {_plural(count, 'token')} for "
+            f"{_plural(f['num_seqs'], 'request')} (num_tokens = {f['num_tokens']}), {_free(s)}.")
+
+
+def _add_request(f: Facts, s: Facts) -> str:
+    return (f"{f['seq']} joins waiting: a prompt of {_plural(f['num_prompt_tokens'], 'token')}, at most "
+            f"{f['max_tokens']} more. Its prompt needs {_plural(f['needs'], 'block')}; at its longest it needs "
+            f"{f['needs_at_most']} of {s['blocks']['total']}.")
+
+
+def _schedule(f: Facts, s: Facts) -> str:
+    if f["when"] == "begin":
+        return (f"Who runs in this step? {len(s['waiting'])} waiting, {len(s['running'])} running, {_free(s)}, a "
+                f"budget of {_plural(f['budget'], 'token')}. Prefill comes first: can anyone enter?")
+    if not f["seqs"]:
+        return "Nobody can run."
+    if f["phase"] == "prefill":
+        return f"This step is a prefill of {_ids(f['seqs'])}: {_plural(f['num_tokens'], 'token')} in all."
+    return f"Nobody could enter, so this step is a decode: one token each for {_ids(f['seqs'])}."
+
+
+def _admit(f: Facts, s: Facts) -> str:
+    text = f"{f['seq']} moves from waiting to running: {_plural(f['num_scheduled_tokens'], 'token')} to compute"
+    if f["num_cached_tokens"]:
+        text += f", {f['num_cached_tokens']} are already in the cache"
+    if f["preemptions"]:
+        text += ". It was preempted before: its prompt and its own output so far are computed again"
+    return text + "."
+
+
+def _chunk(f: Facts, s: Facts) -> str:
+    return (f"{f['seq']} has {f['uncomputed']} tokens to compute, the budget has {f['budget']}: its first "
+            f"{f['num_scheduled_tokens']} run now, and it stays in front of waiting for the rest.")
+
+
+def _wait(f: Facts, s: Facts) -> str:
+    who = _ids(f["seqs"])
+    verb = "waits" if len(f["seqs"]) == 1 else "wait"
+    cause = f["cause"]
+    if cause == "no_free_blocks":
+        return f"{who} {verb} (no_free_blocks): needs {_plural(f['needs'], 'block')}, free {f['free']}."
+    if cause == "token_budget":
+        return f"{who} {verb} (token_budget): {f['needs']} tokens to compute, {f['left']} left of this step's budget."
+    if cause == "max_num_seqs":
+        return f"{who} {verb} (max_num_seqs): {f['running']} running, and {f['limit']} is the limit."
+    if cause == "behind_chunk":
+        return f"{who} {verb} (behind_chunk): {f['behind']} takes all that is left of the budget, chunk by chunk."
+    return f"{who} {verb} (behind_head): first come, first served; {f['behind']} in front cannot enter yet."
+
+
+def _decode(f: Facts, s: Facts) -> str:
+    return f"{f['seq']} gets one token in this step: position {f['position']} is computed."
+
+
+def _preempt(f: Facts, s: Facts) -> str:
+    if f["seq"] == f["needed_by"]:
+        return f"{f['seq']} needs a block, none is free and it is the last one running: it gives up its own place."
+    return (f"{f['needed_by']} needs a block and none is free. {f['seq']} came last into running, so it is the "
+            f"victim: back to the front of waiting; its {_plural(f['blocks'], 'block')} will be freed and its "
+            f"{f['num_tokens']} tokens computed again later.")
+
+
+def _can_allocate(f: Facts, s: Facts) -> str:
+    hits, new = len(f["hits"]), f["num_new"]
+    text = f"{f['seq']} needs {_plural(hits + new, 'block')}: "
+    text += f"{hits} found in the prefix cache ({_ids(f['hits'])}), {new} new. " if hits else f"{new} new. "
+    charged = f["charged"]
+    if charged:
+        text += f"{charged} of the hits lie on the free list and are charged too. "
+    return text + f"Free: {f['free']}. " + ("It fits." if f["ok"] else "It does not fit.")
+
+
+def _allocate(f: Facts, s: Facts) -> str:
+    text = f"{f['seq']} gets its block table: "
+    if f["hits"]:
+        text += f"{_ids(f['hits'])} from the prefix cache ({f['num_cached_tokens']} tokens need no work), then "
+    return text + f"{_ids(f['block_ids'])} from the front of the free list. They need not be neighbours."
+
+
+def _can_append(f: Facts, s: Facts) -> str:
+    size = s["blocks"]["size"]
+    n = f["num_tokens"]
+    if not f["needs_block"]:
+        return f"{f['seq']} has {n} tokens: the last one still fits into its last block. No block is needed."
+    sum_ = f"{n} = {(n - 1) // size} * {size} + 1: its last token starts a new block"
+    return f"{f['seq']} has {sum_}. Free: {f['free']}. " + ("It can grow." if f["ok"] else "It cannot grow.")
+
+
+def _may_append(f: Facts, s: Facts) -> str:
+    if not f["block_ids"]:
+        return f"The block table of {f['seq']} stays as it is."
+    return f"The block table of {f['seq']} grows by block {_ids(f['block_ids'])}."
+
+
+def _hash_blocks(f: Facts, s: Facts) -> str:
+    verb = "is" if len(f["block_ids"]) == 1 else "are"
+    return (f"Block {_ids(f['block_ids'])} of {f['seq']} {verb} full now: known to the prefix cache under a hash "
+            "of all tokens up to the block's end.")
+
+
+def _evict(f: Facts, s: Facts) -> str:
+    return f"Block {f['block_id']} is about to be reused, so the prefix cache forgets what it held ({f['hash'][:8]})."
+
+
+def _deallocate(f: Facts, s: Facts) -> str:
+    shared = len(f["block_ids"]) - len(f["freed"])
+    text = f"{f['seq']} lets go of {_plural(len(f['block_ids']), 'block')}; {len(f['freed'])} are free now"
+    text += f", {shared} still belong to others" if shared else ""
+    return text + ". Cached ones keep their content until they are reused."
+
+
+def _prepare(f: Facts, s: Facts) -> str:
+    size, batch = s["blocks"]["size"], s["batch"]
+    position, slot = batch["positions"][0], batch["slot_mapping"][0]
+    return (f"{_plural(len(batch['input_ids']), 'token')} of {_ids(batch['seqs'])} in one flat row. The first: "
+            f"{batch['seqs'][0]} at position {position} goes to slot {slot // size} * {size} + {slot % size} = {slot}.")
+
+
+def _store(f: Facts, s: Facts) -> str:
+    return (f"Layer {f['layer'] + 1} of {f['num_layers']} writes the keys and values of "
+            f"{_plural(f['num_tokens'], 'token')} to their slots.")
+
+
+def _attention(f: Facts, s: Facts) -> str:
+    return (f"Layer {f['layer'] + 1} of {f['num_layers']} follows the block tables and reads "
+            f"{_plural(f['num_keys'], 'key')} for {_plural(f['num_tokens'], 'query token')}.")
+
+
+def _sample(f: Facts, s: Facts) -> str:
+    if not f["seqs"]:
+        return "No prompt is computed to its end yet: nothing to sample."
+    pairs = zip(f["seqs"], f["pieces"], strict=True)
+    shown = [f"{seq} {token(piece)}" for seq, piece in pairs]
+    return "The next tokens: " + ", ".join(shown[:8]) + (" .." if len(shown) > 8 else "") + "."
+
+
+def _postprocess(f: Facts, s: Facts) -> str:
+    text = f"{f['seq']}: {_plural(f['computed'], 'token')} computed, {f['num_cached_tokens']} of {f['num_tokens']} now in the KV cache"
+    if f["num_cached_tokens"] < f["num_tokens"]:
+        return text + ". Its prompt goes on next step, so no token comes out yet."
+    return text + "."
+
+
+def _append_token(f: Facts, s: Facts) -> str:
+    return f"{f['seq']} grows by {token(f['piece'])}: {f['num_tokens']} tokens now, {f['num_completion_tokens']} of at most {f['max_tokens']} new."
+
+
+def _finish(f: Facts, s: Facts) -> str:
+    reasons = {
+        "stop": "it chose an end-of-sequence token",
+        "length": f"it has its {f['max_tokens']} tokens",
+        "abort": "it was aborted",
+    }
+    return f"{f['seq']} is finished ({f['reason']}): {reasons.get(f['reason'], f['reason'])}."
+
+
+def _reject(f: Facts, s: Facts) -> str:
+    return f"{f['seq']} is rejected: {f['reason']}."
+
+
+_EXPLAIN: dict[str, Callable[[Facts, Facts], str]] = {
+    "generate": _generate,
+    "step": _step,
+    "add_request": _add_request,
+    "schedule": _schedule,
+    "admit": _admit,
+    "chunk": _chunk,
+    "wait": _wait,
+    "decode": _decode,
+    "preempt": _preempt,
+    "can_allocate": _can_allocate,
+    "allocate": _allocate,
+    "can_append": _can_append,
+    "may_append": _may_append,
+    "hash_blocks": _hash_blocks,
+    "evict": _evict,
+    "deallocate": _deallocate,
+    "prepare_prefill": _prepare,
+    "prepare_decode": _prepare,
+    "store_kvcache": _store,
+    "attention": _attention,
+    "sample": _sample,
+    "postprocess": _postprocess,
+    "append_token": _append_token,
+    "finish": _finish,
+    "reject": _reject,
+}

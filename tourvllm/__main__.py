@@ -1,0 +1,5 @@
+"""`python -m tourvllm`."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,132 @@
+"""The command line. Starting it imports neither torch nor textual: each command loads what it needs."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from . import __version__
+from .errors import UsageError
+from .tour.errors import ScenarioError, TraceError
+
+
+class Group(click.Group):
+    """Turns bad input into one sentence and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (UsageError, ScenarioError, TraceError) as error:
+            click.echo(f"tourvllm: {error}", err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tourvllm")
+def main() -> None:
+    """Step through a real paged-attention engine, forwards and backwards.
+
+    \b
+    tourvllm run kv_pressure       run a scenario; n advances one engine step
+    tourvllm list                  the scenarios that ship with it
+    tourvllm replay FILE           walk through a recorded run
+    """
+
+
+@main.command()
+@click.argument("scenario")
+@click.option("--model", help="A model folder instead of the scenario's own (tiny ships with tourvllm).")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting: engine.num_blocks=8.")
+@click.option("--record", type=click.Path(path_type=Path), help="Keep the trace in this file (.jsonl or .jsonl.gz).")
+@click.option("--plain", is_flag=True, help="Print the walk as text (as when there is no terminal).")
+@click.option("--steps", type=click.IntRange(min=1), help="Stop after this many engine steps.")
+@click.option("--in-process", is_flag=True, help="Keep the engine in this process (for pdb and tests).")
+@click.option("--verify", is_flag=True, help="Compare the recorded state with the engine at every stop.")
+def run(
+    scenario: str, model: str | None, changes: tuple[str, ...], record: Path | None, plain: bool,
+    steps: int | None, in_process: bool, verify: bool,
+) -> None:
+    """Run SCENARIO (a YAML file or a bundled name) and step through it."""
+    from .plan import make_plan
+    from .run_files import trace_path
+    from .scenarios_folder import find_scenario
+
+    settings = _settings(changes)
+    if model:
+        settings["model"] = model
+    file = find_scenario(scenario)
+    plan = make_plan(file.name, file.text, settings)
+    path = trace_path(plan.name, record)
+    if plain or not _has_terminal():
+        from .plain_run import run_plain
+
+        sys.exit(run_plain(plan, path, steps, verify))
+    from .tui.start import run_live
+
+    sys.exit(run_live(plan, path, steps=steps, in_process=in_process, verify=verify))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--plain", is_flag=True, help="Print the walk as text (as when there is no terminal).")
+def replay(file: Path, plain: bool) -> None:
+    """Walk through a recorded run; no engine is needed."""
+    trace = _read(file)
+    if plain or not _has_terminal():
+        from .plain_run import replay_plain
+
+        sys.exit(replay_plain(trace))
+    from .tui.start import run_replay
+
+    sys.exit(run_replay(trace, file))
+
+
+@main.command(name="list")
+def list_() -> None:
+    """List the scenarios that ship with tourvllm."""
+    from .plan import make_plan
+    from .scenarios_folder import bundled, bundled_names
+
+    names = bundled_names()
+    width = max(map(len, names))
+    for name in names:
+        plan = make_plan(name, bundled(name).text)
+        click.echo(f"{name:<{width}}  {plan.scenario.title}")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def info(file: Path) -> None:
+    """Say what a trace holds: the run, its settings, its size, whether it is whole."""
+    from .info import describe
+
+    click.echo(describe(_read(file)))
+
+
+def _settings(changes: tuple[str, ...]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals or not key.strip("."):
+            raise UsageError(f"--set {change}: write it as key=value, for example engine.num_blocks=8")
+        try:
+            settings[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise UsageError(f"--set {change}: the value cannot be read") from error
+    return settings
+
+
+def _read(file: Path) -> Any:
+    from .tour.reader import read_trace
+
+    try:
+        return read_trace(file)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()

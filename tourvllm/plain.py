@@ -1,0 +1,150 @@
+"""The walk as readable text: one block a step, with queues, blocks, decisions and their causes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from .tour.expressions import evaluate, names
+from .tour.errors import ExpressionError
+from .tour.text import line, printable, token
+from .tour.trace import Event
+from .tour.why import why
+
+WIDTH = 100
+TOLD = ("add_request", "reject", "admit", "chunk", "wait", "preempt", "evict", "finish")
+"""Stops told with their causes. The rest of a step is told by its tables."""
+
+
+class PlainWalk:
+    """Writes a run as text. Feed it every event with the state after it, live or from a trace."""
+
+    def __init__(self, write: Callable[[str], None], watch: list[str] | None = None) -> None:
+        self._write = write
+        self._watch = watch or []
+        self._events: list[tuple[Event, str]] = []
+
+    def note(self, say: str) -> None:
+        """Take in a narration that belongs to the last event."""
+        if self._events:
+            self._events.append((self._events[-1][0], "» " + line(say)))
+        else:
+            self._write(f"» {line(say)}")
+
+    def event(self, event: Event, state: dict[str, Any]) -> None:
+        """Take in one event; a step's block is written when the step ends."""
+        if event.stop == "generate":
+            self._write(f"{why(event, state)}\n")
+        elif event.stop == "step":
+            if event.facts.get("when") == "end":
+                self._write("\n".join(self._block(event, state)) + "\n")
+                self._events.clear()
+        elif event.stop in TOLD or (event.stop == "can_allocate" and event.facts.get("hits")):
+            self._events.append((event, why(event, state)))
+
+    def _block(self, event: Event, state: dict[str, Any]) -> list[str]:
+        facts, blocks = event.facts, state["blocks"]
+        used = blocks["total"] - len(blocks["free"])
+        count = abs(facts.get("num_tokens", 0))
+        title = f"── step {event.step} · {facts.get('phase', '?')} · {count} tokens · KV {used}/{blocks['total']} blocks "
+        lines = [title.ljust(WIDTH, "─")]
+        lines += [f"  {_row('waiting', [_waiting(state, seq_id) for seq_id in state['waiting']])}"]
+        lines += [f"  {_row('running', state['running'])}"]
+        lines += [f"  {'finished':<9} {' '.join(state['finished'])}"] if state["finished"] else []
+        for told, text in self._events:
+            label = "" if text.startswith("»") else told.stop
+            lines.append(f"  {label:<13} {text}" if label else f"  {text}")
+        lines += self._tables(state) + self._batch(state) + self._values(event, state)
+        return lines
+
+    def _tables(self, state: dict[str, Any]) -> list[str]:
+        size = state["blocks"]["size"]
+        lines = []
+        for seq_id in state["running"] + state["waiting"]:
+            seq = state["seqs"][seq_id]
+            if seq["block_table"]:
+                fill = f"{seq['num_cached_tokens']} of {seq['num_tokens']} tokens cached, {size} a block"
+                lines.append(f"  table {seq_id:<4} [{_numbers(seq['block_table'])}]  {fill}")
+        return lines
+
+    def _batch(self, state: dict[str, Any]) -> list[str]:
+        batch = state["batch"]
+        if not batch:
+            return []
+        return [
+            f"  batch      {' '.join(batch['seqs'])}",
+            f"  tokens     {_limited([token(piece) for piece in batch_pieces(state)], 10)}",
+            f"  slots      {_numbers(batch['slot_mapping'])}",
+            f"  cu_seqlens q {_numbers(batch['cu_seqlens_q'])}   k {_numbers(batch['cu_seqlens_k'])}",
+            *self._new_tokens(state),
+        ]
+
+    def _new_tokens(self, state: dict[str, Any]) -> list[str]:
+        lines = []
+        for seq_id in state["batch"]["seqs"]:
+            seq = state["seqs"][seq_id]
+            if seq["text"]:
+                lines.append(f"  output {seq_id:<3} {line(''.join(seq['text']))[-(WIDTH - 14) :]}")
+        return lines
+
+    def _values(self, event: Event, state: dict[str, Any]) -> list[str]:
+        values = names(state, event)
+        return [f"  watch      {printable(text)} = {watched(text, values)}" for text in self._watch]
+
+
+def watched(text: str, values: dict[str, Any]) -> str:
+    """The value of a watch expression as text, or why it has none here."""
+    try:
+        return printable(str(evaluate(text, values)))[:200]
+    except ExpressionError as error:
+        return "(" + printable(str(error).partition(": ")[2])[:80] + ")"
+
+
+def batch_pieces(state: dict[str, Any]) -> list[str]:
+    """The text of each token of the batch, found by request and position."""
+    batch, seqs = state["batch"], state["seqs"]
+    starts = batch["cu_seqlens_q"]
+    pieces = []
+    for seq_id, first, end in zip(batch["seqs"], starts, starts[1:], strict=False):
+        own = seqs[seq_id]["pieces"]
+        pieces += [own[position] if position < len(own) else "?" for position in batch["positions"][first:end]]
+    return pieces
+
+
+def waits_for(seq: dict[str, Any]) -> str:
+    """Why a waiting request waits, in a few words: `needs 4, free 1`."""
+    reason = seq.get("waits_for")
+    if not reason:
+        return f"{seq['num_cached_tokens']} computed" if seq["num_cached_tokens"] else "new"
+    cause = reason.get("cause")
+    if cause == "no_free_blocks":
+        return f"needs {reason['needs']} blocks, free {reason['free']}"
+    if cause == "token_budget":
+        return f"needs {reason['needs']} of the budget, left {reason['left']}"
+    if cause == "max_num_seqs":
+        return f"max_num_seqs {reason['limit']} reached"
+    return f"behind {reason.get('behind', '?')}"
+
+
+def _waiting(state: dict[str, Any], seq_id: str) -> str:
+    seq = state["seqs"][seq_id]
+    return f"{seq_id} ({seq['num_tokens']} tokens; {waits_for(seq)})"
+
+
+def _row(name: str, entries: list[str]) -> str:
+    return f"{name:<9} {_limited(entries, 6) if entries else '-'}"
+
+
+def _limited(entries: list[str], limit: int) -> str:
+    more = f"  .. {len(entries) - limit} more" if len(entries) > limit else ""
+    return "  ".join(entries[:limit]) + more
+
+
+def _numbers(values: list[int], limit: int = 16) -> str:
+    shown = " ".join(map(str, values[:limit]))
+    return shown + (f" .. {values[-1]}" if len(values) > limit else "")
+
+
+def echo(text: str) -> None:
+    """Write to the terminal or the pipe."""
+    click.echo(text)

@@ -1,0 +1,96 @@
+"""Runs and replays without the app: the walk as text, with honest exit codes."""
+
+import os
+import traceback
+from pathlib import Path
+
+import click
+
+from .plain import PlainWalk
+from .plan import Plan
+from .tour.cursor import Cursor
+from .tour.errors import VerifyError
+from .tour.recorder import FileSink
+from .tour.text import printable
+from .tour.trace import Event, Trace
+
+ENGINE_HELP = "the engine is not installed. Install it with: pip install 'tourvllm[engine]'"
+
+
+def run_plain(plan: Plan, path: Path, steps: int | None, verify: bool) -> int:
+    """Run a plan and print it. 0 when it ran to its end (or to `steps`), 1 when the engine failed."""
+    set_threads(os.environ)
+    try:
+        from .engine.errors import EngineError
+        from .runs import Run, Stopped
+    except ImportError as error:
+        click.echo(f"tourvllm: {ENGINE_HELP} ({error})", err=True)
+        return 2
+    sink = FileSink(path)
+    walk = PlainWalk(click.echo, plan.scenario.watch)
+    about = "\n".join(printable(text) for text in plan.scenario.about.strip().splitlines())
+    click.echo(f"{printable(plan.scenario.title)}\n{about}\n")
+    code = 1
+    try:
+        run = Run(plan, [sink], verify)
+        run.narrate = walk.note
+        run.listeners.append(lambda event: walk.event(event, run.state))
+        if steps:
+            run.listeners.append(lambda event: _stop_after(event, steps, Stopped))
+        outputs = run.run()
+        for output in outputs:
+            text = printable(output.error or output.text.replace("\n", "⏎"))
+            click.echo(f"{output.request_id:<4} {output.finish_reason:<9} {text}")
+        code = 0
+    except Stopped as stopped:
+        click.echo(f"Stopped: {stopped}.")
+        code = 0
+    except KeyboardInterrupt:
+        click.echo("\nInterrupted.", err=True)
+        code = 130
+    except BrokenPipeError:
+        raise
+    except VerifyError as error:
+        click.echo(f"tourvllm: the recorded state is not the engine's: {error}", err=True)
+    except EngineError as error:
+        click.echo(f"tourvllm: {error}", err=True)
+        code = 2
+    except Exception as error:
+        traceback.print_exc()
+        click.echo(f"tourvllm: the engine failed: {type(error).__name__}: {error}", err=True)
+    finally:
+        sink.close()
+    click.echo(f"\nTrace: {path}\nReplay it with: tourvllm replay {path}", err=True)
+    return code
+
+
+def replay_plain(trace: Trace) -> int:
+    """Print a recorded run. 0 when the trace is whole, 1 when it is cut short or damaged."""
+    scenario = (trace.header or {}).get("scenario") or {}
+    walk = PlainWalk(click.echo, scenario.get("watch") or [])
+    cursor = Cursor(trace)
+    for note in trace.notes.get(0, []):
+        walk.note(str(note.get("say", "")))
+    while not cursor.at_end:
+        cursor.seek(cursor.position + 1)
+        event = cursor.event
+        if event:
+            for note in trace.notes.get(cursor.position, []):
+                walk.note(str(note.get("say", "")))
+            walk.event(event, cursor.state)
+    if trace.problem:
+        click.echo(f"tourvllm: {trace.problem}", err=True)
+        return 1
+    return 0
+
+
+def set_threads(environ: "os._Environ[str] | dict[str, str]") -> None:
+    """Leave a core to the terminal app; and idle threads must not spin. Before torch is imported."""
+    cores = os.cpu_count() or 1
+    environ.setdefault("OMP_NUM_THREADS", str(max(1, min(cores - 1, 8))))
+    environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def _stop_after(event: Event, steps: int, stopped: type[BaseException]) -> None:
+    if event.stop == "step" and event.facts["when"] == "end" and event.step >= steps:
+        raise stopped(f"stopped after {steps} {'step' if steps == 1 else 'steps'}")

@@ -1,0 +1,39 @@
+"""Where traces are kept when no file is named: the newest runs, in the user's cache folder."""
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from .errors import UsageError
+
+KEPT = 100
+SUFFIX = ".tvllm.jsonl.gz"
+
+
+def trace_path(name: str, record: Path | None) -> Path:
+    """The file to record to: `record`, or a new one in the cache. Raises UsageError if it cannot be written."""
+    if record is not None:
+        if not record.parent.is_dir():
+            raise UsageError(f"--record {record}: there is no folder {record.parent}")
+        if record.is_dir():
+            raise UsageError(f"--record {record} is a folder: name a file, for example {record / (name + SUFFIX)}")
+        if not os.access(record if record.exists() else record.parent, os.W_OK):
+            raise UsageError(f"--record {record}: this file cannot be written")
+        return record
+    folder = user_cache_path("tourvllm") / "runs"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _prune(folder)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be written ({error.strerror}): name a file with --record") from error
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return folder / f"{name[:60]}-{moment}-{os.getpid()}{SUFFIX}"
+
+
+def _prune(folder: Path) -> None:
+    """Keep the newest runs only."""
+    runs = sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
+    for path in runs[: max(0, len(runs) - KEPT + 1)]:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,51 @@
+"""Finding scenarios: a path, or the name of one that ships with the package."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from .errors import UsageError
+from .tour.scenario import MAX_BYTES
+
+
+@dataclass(frozen=True)
+class ScenarioFile:
+    """A scenario's short name and its text."""
+
+    name: str
+    text: str
+
+
+def bundled_names() -> list[str]:
+    """The names of the scenarios that ship with the package."""
+    folder = files("tourvllm.scenarios")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def bundled(name: str) -> ScenarioFile:
+    """The bundled scenario called `name`."""
+    return ScenarioFile(name, (files("tourvllm.scenarios") / f"{name}.yaml").read_text("utf-8"))
+
+
+def find_scenario(path_or_name: str) -> ScenarioFile:
+    """The file at a path; or, where there is none, the bundled scenario of that name (`kv_pressure`,
+    `scenarios/kv_pressure.yaml`). Raises UsageError with the names that there are.
+    """
+    path = Path(path_or_name)
+    name = path.name.removesuffix(".yaml").removesuffix(".yml")
+    try:
+        if path.is_file():
+            if path.stat().st_size > MAX_BYTES:
+                raise UsageError(f"{path} has {path.stat().st_size:,} bytes; a scenario has {MAX_BYTES:,} at most")
+            return ScenarioFile(name, path.read_text("utf-8"))
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder: name a scenario file in it")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not a text file: {error}") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path_or_name} cannot be read: {error}") from error
+    if name in bundled_names():
+        return bundled(name)
+    raise UsageError(
+        f"there is no scenario {path_or_name}: give the path of a YAML file, or one of {', '.join(bundled_names())}"
+    )
