@@ -121,12 +121,11 @@ class LLMEngine:
         if self.probe:
             self.probe("step", when="begin")
         seqs, is_prefill = self.scheduler.schedule()
-        num_tokens = sum(seq.num_scheduled_tokens for seq in seqs)
+        num_tokens = sum(seq.num_scheduled_tokens for seq in seqs) if is_prefill else -len(seqs)
         if seqs:
             token_ids = self.model_runner.run(seqs, is_prefill)
             self.scheduler.postprocess(seqs, token_ids)
         outputs = [self._output(self._seqs.pop(seq.seq_id)) for seq in seqs if seq.finish_reason]
-        num_tokens = num_tokens if is_prefill else -num_tokens
         if self.probe:
             self.probe("step", when="end", seqs=seqs, num_tokens=num_tokens)
         return outputs, num_tokens

@@ -36,9 +36,9 @@ class Cursor:
 
     @property
     def at_step_end(self) -> bool:
-        """Whether the current event is the last one of its step."""
-        step = self.step
-        return step is not None and self.position == step.end
+        """Whether the current event closes its step."""
+        event = self.event
+        return event is not None and event.stop == "step" and event.facts.get("when") == "end"
 
     def seek(self, position: int) -> None:
         """Go to `position`, clamped to what is recorded. Raises TraceError where an event does not apply."""
@@ -78,7 +78,7 @@ class Cursor:
         step = self.step
         if step is None:
             return []
-        first = step.start if self.position == step.end else self.position - 1
+        first = step.start if self.at_step_end else self.position - 1
         return [patch for index in range(first, self.position) for patch in self.trace.event(index).do]
 
     def _forward(self) -> None:

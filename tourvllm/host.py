@@ -42,49 +42,50 @@ class SendSink:
 class Stepper:
     """Decides after each event whether to halt, and waits there for the next command."""
 
-    def __init__(self, commands: "SimpleQueue[Command]", say: Callable[..., None]) -> None:
+    def __init__(
+        self, commands: "SimpleQueue[Command]", say: Callable[..., None], state: dict[str, Any]
+    ) -> None:
         self._commands = commands
         self._say = say
+        self._state = state
         self._goal: Command = {}
-        self._triggers: dict[str, Trigger] = {}
-        self.state: dict[str, Any] = {}
+        self._triggers: list[Trigger] = []
+        self._last: Event | None = None
 
     def wait(self) -> None:
         """Wait for the command that lets the engine go on. Raises Stopped for `quit`."""
-        while True:
-            command = self._commands.get()
-            if self._take(command):
-                return
+        while not self._take(self._commands.get()):
+            pass
 
     def after(self, event: Event) -> None:
         """Called after each event; returns when the engine may go on."""
-        if self._halts_at(event):
+        self._last = event
+        paused = self._halts_at(event)
+        while not paused and not self._commands.empty():
+            paused = not self._take(self._commands.get())
+        if paused:
             self._say("paused")
             self.wait()
-            return
-        try:
-            while True:
-                if not self._take(self._commands.get_nowait()):
-                    self._say("paused")
-                    self.wait()
-                    return
-        except Empty:
-            return
 
     def _take(self, command: Command) -> bool:
-        """Whether the engine runs after this command."""
+        """Obey a command. Whether the engine runs after it."""
         if command["cmd"] == "quit":
             from .runs import Stopped
 
             raise Stopped("stopped by the user")
-        if command["cmd"] == "go":
-            self._goal = command
-        return bool(command["cmd"] == "go")
+        if command["cmd"] != "go":
+            return False
+        self._goal = command
+        self._triggers = [Trigger(text) for text in command.get("breakpoints", ())]
+        for trigger in self._triggers:
+            # What is already true here is nothing new: only what becomes true later halts.
+            trigger.hit(self._last or Event(-1, 0, ""), self._state)
+        return True
 
     def _halts_at(self, event: Event) -> bool:
+        # Conditions trigger where they become true, so each one is asked at each event.
+        hits = [trigger.hit(event, self._state) for trigger in self._triggers]
         until = self._goal.get("until")
-        # Conditions trigger where they become true, so each is asked at each event, halt or not.
-        hits = [self._trigger(text).hit(event, self.state) for text in self._goal.get("breakpoints", ())]
         if until == "event":
             return True
         if until == "step":
@@ -95,9 +96,6 @@ class Stepper:
             group = group_of(event.stop)
             return group is not None and group.key == self._goal["group"]
         return any(hits)
-
-    def _trigger(self, text: str) -> Trigger:
-        return self._triggers.setdefault(text, Trigger(text))
 
 
 def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -> bool:
@@ -118,8 +116,7 @@ def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -
         file = FileSink(order["record"])
         sinks: list[Sink] = [file, SendSink(send)]
         run = Run(plan, sinks, verify=order.get("verify", False))
-        stepper = Stepper(commands, say)
-        stepper.state = run.state
+        stepper = Stepper(commands, say, run.state)
         run.listeners.append(stepper.after)
         say("status", text="ready")
         stepper.wait()

@@ -20,8 +20,11 @@ Told = tuple[Facts, list[Patch]]
 
 
 def initial_state(engine: Any) -> dict[str, Any]:
-    """The state tree of an engine that holds no request."""
-    return empty_state(engine.config.block_size, engine.block_manager.free_block_ids)
+    """The state tree of an engine that holds no request; its prefix cache may be warm."""
+    state = empty_state(engine.config.block_size, engine.block_manager.free_block_ids)
+    blocks = engine.block_manager.blocks
+    state["blocks"]["hash"] = {str(block.block_id): block.hash for block in blocks if block.hash}
+    return state
 
 
 class EngineProbe:

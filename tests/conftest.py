@@ -1,0 +1,52 @@
+"""What all tests share: one thread, models loaded once, bounded hypothesis, GPU tests skipped without a GPU."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# The top-level folder `kernels` must not shadow Hugging Face's `kernels`, which transformers looks up.
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != ROOT]
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+from support import load_models_once, random_qwen3  # noqa: E402
+
+torch.set_num_threads(1)
+
+_shared = {"deadline": None, "max_examples": 60, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("local", **_shared)
+settings.register_profile("ci", derandomize=True, print_blob=True, **_shared)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _models_once():
+    with pytest.MonkeyPatch.context() as patch:
+        load_models_once(patch)
+        yield
+
+
+@pytest.fixture(scope="session")
+def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random one-layer Qwen3 of 128 tokens, cheap enough for hundreds of runs."""
+    return random_qwen3(tmp_path_factory.mktemp("mini"), vocab_size=128, hidden_size=32, num_hidden_layers=1)
+
+
+@pytest.fixture(scope="session")
+def kv_pressure(tmp_path_factory: pytest.TempPathFactory):
+    """The recorded run of the bundled scenario kv_pressure: (trace path, states, sentences are left to tests)."""
+    from support import record_scenario
+
+    return record_scenario(tmp_path_factory.mktemp("trace") / "kv_pressure.tvllm.jsonl")

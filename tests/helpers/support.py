@@ -1,0 +1,189 @@
+"""Real engines for the tests, and a recorder with every check switched on.
+
+Weights are read once a session and shared: loading is the only thing that is not repeated.
+"""
+
+import copy
+import functools
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from tourvllm.engine import llm_engine, loader, model_runner
+from tourvllm.engine.config import EngineConfig
+from tourvllm.engine.llm_engine import LLMEngine, RequestOutput
+from tourvllm.engine.sampling_params import SamplingParams
+from tourvllm.plan import make_plan
+from tourvllm.recording import EngineProbe, initial_state
+from tourvllm.runs import Run
+from tourvllm.scenarios_folder import find_scenario
+from tourvllm.tour.recorder import FileSink, Recorder
+from tourvllm.tour.trace import Event, Trace
+from tourvllm.verify import Verifier
+
+TINY = Path(str(files("tourvllm.models") / "tiny"))
+
+_tokenizer = functools.cache(loader.load_tokenizer)
+_decoder = functools.cache(loader.load_decoder)
+
+
+def load_models_once(patch: Any) -> None:
+    """Let every engine of this session share the weights and the tokenizer of its folder."""
+    patch.setattr(llm_engine, "load_tokenizer", _tokenizer)
+    # A copy for each engine: the decoder holds the engine's probe.
+    patch.setattr(model_runner, "load_decoder", lambda *args: copy.copy(_decoder(*args)))
+
+
+def make_engine(folder: Path = TINY, **settings: Any) -> LLMEngine:
+    """An engine on the CPU. Unsaid settings are ample."""
+    return LLMEngine(folder, EngineConfig(**{"device": "cpu", **settings}))
+
+
+def in_float64(engine: LLMEngine) -> LLMEngine:
+    """The same engine in double precision: no near-tie can fall the other way in another batch."""
+    runner = engine.model_runner
+    runner.model = _doubled(runner.model.embed_tokens, runner.model)
+    runner.kv_cache = runner.kv_cache.double()
+    return engine
+
+
+_DOUBLED: dict[int, Any] = {}
+
+
+def _doubled(key: torch.Tensor, decoder: Any) -> Any:
+    if id(key) not in _DOUBLED:
+        double = copy.copy(decoder)
+        for name, value in vars(decoder).items():
+            if isinstance(value, torch.Tensor):
+                setattr(double, name, value.double())
+        double.layers = [type(layer)(**{k: v.double() for k, v in vars(layer).items()}) for layer in decoder.layers]
+        _DOUBLED[id(key)] = double
+    return copy.copy(_DOUBLED[id(key)])
+
+
+def greedy(max_tokens: int = 8, **more: Any) -> SamplingParams:
+    """Greedy, exactly `max_tokens` tokens."""
+    return SamplingParams(**{"temperature": 0, "ignore_eos": True, "max_tokens": max_tokens, **more})
+
+
+def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
+    """The token ids of each output."""
+    return [output.token_ids for output in outputs]
+
+
+def P(first: int, end: int) -> list[int]:
+    """A prompt of the token ids first .. end - 1."""
+    return list(range(first, end))
+
+
+class Lines:
+    """A sink that keeps the lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def write(self, line: bytes) -> None:
+        self.lines.append(line)
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+
+class Watched:
+    """An engine whose every stop is recorded, compared with the engine and checked against the invariants."""
+
+    def __init__(self, engine: LLMEngine, sinks: list[Any] | None = None) -> None:
+        self.engine = engine
+        self.sink = Lines()
+        self.recorder = Recorder({}, initial_state(engine), [self.sink, *(sinks or [])], clock=lambda: 0)
+        self.state = self.recorder.state
+        self.verifier = Verifier(engine, self.state)
+        self.events: list[Event] = []
+        engine.attach(EngineProbe(engine, self.recorder, self._after))
+
+    def _after(self, event: Event) -> None:
+        self.events.append(event)
+        self.verifier(event)
+
+    def facts(self, stop: str) -> list[dict[str, Any]]:
+        """The facts of every event of this stop so far."""
+        return [event.facts for event in self.events if event.stop == stop]
+
+    def step(self) -> list[RequestOutput]:
+        """One step of the engine."""
+        return self.engine.step()[0]
+
+    def run(self, limit: int = 5000) -> dict[str, RequestOutput]:
+        """Step until nobody is left."""
+        outputs: dict[str, RequestOutput] = {}
+        for _ in range(limit):
+            if self.engine.is_finished():
+                return outputs
+            outputs |= {output.request_id: output for output in self.step()}
+        raise AssertionError(f"not finished after {limit} steps")
+
+    def trace(self) -> Trace:
+        """What was recorded so far."""
+        trace = Trace()
+        for line in self.sink.lines:
+            trace.feed(line)
+        return trace
+
+
+def random_qwen3(
+    folder: Path, tokenizer: Path | None = None, max_shard_size: str = "1GB", seed: int = 0, **config: Any
+) -> Path:
+    """Save a random Qwen3 made with transformers; its tokenizer names each token, or is copied."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    settings = {
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 48,
+        "max_position_embeddings": 512, "tie_word_embeddings": False, "eos_token_id": 0, "pad_token_id": None,
+        "bos_token_id": None, "initializer_range": 0.3,
+    }
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(Qwen3Config(**{**settings, **config}))
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    if tokenizer:
+        AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
+    else:
+        PreTrainedTokenizerFast(tokenizer_object=_word_tokenizer(config["vocab_size"])).save_pretrained(folder)
+    return folder
+
+
+def _word_tokenizer(vocab_size: int) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocab_size)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return tokenizer
+
+
+def with_config(folder: Path, target: Path, file: str = "config.json", **changes: Any) -> Path:
+    """A copy of a model folder with some keys of its config changed (None: removed)."""
+    target.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.is_file() and not (target / path.name).exists():
+            (target / path.name).symlink_to(path)
+    config = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    config = {key: value for key, value in {**config, **changes}.items() if value is not None}
+    (target / file).unlink(missing_ok=True)
+    (target / file).write_text(json.dumps(config))
+    return target
+
+
+def record_scenario(path: Path, name: str = "kv_pressure", **settings: Any) -> Path:
+    """Run a scenario with every check on and record it to `path`."""
+    sink = FileSink(path)
+    file = find_scenario(name)
+    Run(make_plan(file.name, file.text, {"engine.device": "cpu", **settings}), [sink], verify=True).run()
+    sink.close()
+    return path
+
+
+def line_of(**fields: Any) -> bytes:
+    """One line of a trace."""
+    return msgspec.json.encode(fields)

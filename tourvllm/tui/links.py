@@ -1,0 +1,155 @@
+"""The wire between the app and the engine: a child process, or a thread of this one (`--in-process`).
+
+Both call `receive(lines)` on the app's event loop with whole lines, and `lost(reason)` once when the other side
+is gone. Neither ever touches a widget.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+import msgspec
+
+from ..host import QUIT, Command, serve
+from ..plain_run import set_threads
+
+Receive = Callable[[list[bytes]], None]
+Lost = Callable[[str], None]
+
+
+class Link(Protocol):
+    """What the session needs of a wire."""
+
+    async def start(self, order: dict[str, Any], receive: Receive, lost: Lost) -> None:
+        """Start the engine's side."""
+
+    def send(self, command: Command) -> None:
+        """Send a command; quietly nothing when the other side is gone."""
+
+    async def close(self) -> None:
+        """End the other side within two seconds, whatever it does."""
+
+
+class ChildLink:
+    """The engine in a spawned process."""
+
+    GRACE = 1.2
+    """Seconds that a child has to close its trace before it is killed."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the link)
+        self._closing = False
+
+    async def start(self, order: dict[str, Any], receive: Receive, lost: Lost) -> None:
+        """Start the child; what it prints goes to a log that `lost` quotes."""
+        environ = dict(os.environ)
+        set_threads(environ)
+        self._process = await asyncio.create_subprocess_exec(
+            # -P keeps the current folder off the import path: a folder `kernels` there must not be imported.
+            sys.executable, "-P", "-m", "tourvllm.child",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=self._log,
+            env=environ, start_new_session=True,
+        )
+        self._write(order)
+        self._reader = asyncio.create_task(self._read(receive, lost))
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id."""
+        return self._process.pid if self._process else None
+
+    def send(self, command: Command) -> None:
+        """Send a command to the child."""
+        self._write(command)
+
+    async def close(self) -> None:
+        """Ask the child to stop, then make it."""
+        process = self._process
+        self._closing = True
+        if process is None:
+            return
+        self._write(QUIT)
+        try:
+            await asyncio.wait_for(process.wait(), self.GRACE)
+        except TimeoutError:
+            self._kill(process)
+            await process.wait()
+        if self._reader:
+            self._reader.cancel()
+
+    def _kill(self, process: asyncio.subprocess.Process) -> None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def _write(self, message: dict[str, Any]) -> None:
+        stdin = self._process.stdin if self._process else None
+        if stdin and not stdin.is_closing():
+            try:
+                stdin.write(msgspec.json.encode(message) + b"\n")
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+
+    async def _read(self, receive: Receive, lost: Lost) -> None:
+        process = self._process
+        if process is None or process.stdout is None:
+            return
+        rest = b""
+        while chunk := await process.stdout.read(1 << 18):
+            *lines, rest = (rest + chunk).split(b"\n")
+            if lines:
+                receive(lines)
+            await asyncio.sleep(0)  # a fast engine must not keep the keys waiting
+        code = await process.wait()
+        if not self._closing:
+            lost(self._last_words(code))
+
+    def _last_words(self, code: int) -> str:
+        if code == 0:
+            return ""
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self._log.seek(0)
+        printed = self._log.read().decode("utf-8", "replace").strip().splitlines()
+        return f"The engine's process {how}." + (f" Its last words: {printed[-1]}" if printed else "")
+
+
+class ThreadLink:
+    """The engine in a thread of this process: for pdb and for tests."""
+
+    def __init__(self) -> None:
+        self._commands: SimpleQueue[Command] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def start(self, order: dict[str, Any], receive: Receive, lost: Lost) -> None:
+        """Start the thread."""
+        loop = asyncio.get_running_loop()
+
+        def send(line: bytes) -> None:
+            loop.call_soon_threadsafe(receive, [line])
+
+        def work() -> None:
+            serve(order, send, self._commands)
+
+        self._thread = threading.Thread(target=work, name="engine", daemon=True)
+        self._thread.start()
+
+    def send(self, command: Command) -> None:
+        """Hand a command to the thread."""
+        self._commands.put(command)
+
+    async def close(self) -> None:
+        """Ask the thread to stop; a thread that is busy is left behind (it is a daemon)."""
+        self._commands.put(QUIT)
+        for _ in range(40):
+            if self._thread is None or not self._thread.is_alive():
+                return
+            await asyncio.sleep(0.05)

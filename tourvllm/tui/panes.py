@@ -1,0 +1,416 @@
+"""The panes of the main screen, each a picture of one part of the state. Causes stand left, effects right."""
+
+from functools import lru_cache
+from typing import Any
+
+from rich.style import Style
+from rich.syntax import Syntax
+from rich.text import Text
+
+from ..plain import batch_pieces, waits_for, watched
+from ..tour.expressions import names
+from ..tour.stops import GROUPS, STOPS, group_of
+from ..tour.text import line as one_line
+from ..tour.text import printable
+from ..tour.text import token as shown_token
+from .pane import BOLD, DIM, NEW, Pane, name, tint, wrap
+from .view import View
+
+HERE = Style(bold=True, reverse=True)
+
+
+class LoopPane(Pane):
+    """The rail: six groups with their keys, and the stops of the group that the run is in."""
+
+    TITLE = "loop"
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        stop = view.event.stop if view.event else ""
+        current = group_of(stop)
+        lines = []
+        for group in GROUPS:
+            here = group is current
+            lines.append(Text(f"{'▶' if here else ' '}{group.key} {group.short}", style=BOLD if here else ""))
+            if here:
+                lines += [
+                    Text(f"   {name}", style=HERE if name == stop else DIM)
+                    for name, entry in STOPS.items()
+                    if entry.group is group
+                ]
+        return lines
+
+
+@lru_cache(maxsize=64)
+def _highlighted(text: str) -> list[Text]:
+    """A source file's lines in colour; lines that only report to the probe are dim."""
+    if not text.isascii():
+        text = "".join(c if c == "\n" else printable(c) for c in text)
+    syntax = Syntax("", "python", theme="ansi_dark", background_color="default")
+    lines = list(syntax.highlight(text).split("\n"))
+    hook_indent = None
+    for line in lines:
+        indent = len(line.plain) - len(line.plain.lstrip())
+        if hook_indent is not None and line.plain.strip() and indent <= hook_indent:
+            hook_indent = None
+        if "if self.probe" in line.plain:
+            hook_indent = indent
+        if hook_indent is not None:
+            line.stylize(DIM)
+    return lines
+
+
+class SourcePane(Pane):
+    """The code that ran, from the trace itself; the line that ran is marked, and the next one when known."""
+
+    TITLE = "source"
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        at = view.event.at if view.event else None
+        sources = (view.trace.header or {}).get("sources") or {}
+        text = sources.get(at[0]) if at else None
+        if not at or not isinstance(text, str):
+            self.border_title = "source"
+            return [Text("No stop yet: press n for the first step.", style=DIM)] if not at else [
+                Text(f"The trace holds no source of {printable(at[0])}.", style=DIM)
+            ]
+        following = view.next_event.at if view.next_event and view.next_event.at else None
+        next_line = following[1] if following and following[0] == at[0] else None
+        self.border_title = printable(at[0])
+        lines = []
+        for number, code in enumerate(_highlighted(text), 1):
+            mark, style = " ", DIM
+            if number == next_line:
+                mark, style = "→", BOLD
+            if number == at[1]:
+                mark, style = "▶", HERE
+            line = Text.assemble((f"{mark}{number:>3} ", style), code)
+            if number == at[1]:
+                line.pad_right(max(0, width - line.cell_len))
+                line.stylize(HERE, 5)
+            lines.append(line)
+        self.call_after_refresh(self.show_line, at[1] - 1, height)
+        return lines
+
+
+class WhyPane(Pane):
+    """What has just happened and why; what the scenario's narrator says; what the step decided."""
+
+    TITLE = "why"
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        lines: list[Text] = []
+        if view.error:
+            lines += wrap("ENGINE STOPPED: " + printable(view.error), width, Style(bold=True, reverse=True))
+        if view.event is None:
+            scenario = (view.trace.header or {}).get("scenario") or {}
+            lines += wrap(printable(str(scenario.get("title", ""))), width, BOLD)
+            for paragraph in str(scenario.get("about", "")).split("\n\n"):
+                lines += wrap(one_line(" ".join(paragraph.split())), width)
+        else:
+            stop = Text(f"{view.event.stop}  ", style=BOLD)
+            first, *rest = wrap(printable(f"{view.event.stop}  {view.why}"), width)
+            lines += [Text.assemble(stop, first.plain[len(stop) :]), *rest]
+        for note in view.notes[::-1]:
+            lines += wrap("» " + one_line(" ".join(note.split())), width, Style(italic=True, color="cyan"))
+        for decision in view.decisions:
+            lines += wrap("· " + printable(decision), width)
+        lines += self._watched(view, width)
+        if self.scroll_offset.y:
+            self.scroll_to(y=0, animate=False, force=True)
+        return lines
+
+    def _watched(self, view: View, width: int) -> list[Text]:
+        scenario = (view.trace.header or {}).get("scenario")
+        watch = scenario.get("watch") if isinstance(scenario, dict) else None
+        if not isinstance(watch, list) or not watch:
+            return []
+        values = names(view.state, view.event)
+        return [
+            Text.assemble((f"{printable(text)} = ", DIM), watched(text, values))
+            for text in watch[:20]
+            if isinstance(text, str)
+        ]
+
+
+class QueuesPane(Pane):
+    """The two deques, front first, and who has left. A waiting request says what it waits for."""
+
+    TITLE = "queues · front first"
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        state = view.state
+        waiting = [self._waiting_entry(view, seq_id) for seq_id in state["waiting"]]
+        running = [self._running_entry(view, seq_id) for seq_id in state["running"]]
+        finished = [self._finished_entry(view, seq_id) for seq_id in state["finished"]]
+        room = max(1, height - len(_rows("", running, width)) - len(_rows("", finished, width)))
+        if len(waiting) > room or not waiting:
+            lines = _rows("waiting", waiting, width)
+        else:
+            label = _label("waiting", view.is_new("waiting"))
+            lines = [
+                Text.assemble(label if i == 0 else " " * label.cell_len, entry) for i, entry in enumerate(waiting)
+            ]
+        lines += _rows("running", running, width, view.is_new("running"))
+        return lines + _rows("finished", finished, width, view.is_new("finished"))
+
+    def _waiting_entry(self, view: View, seq_id: str) -> Text:
+        seq = view.state["seqs"][seq_id]
+        style = BOLD if view.is_new("seqs", seq_id, "waits_for") else Style()
+        text = Text.assemble(name(view, seq_id), f" {seq['num_tokens']}t ", (waits_for(seq), style))
+        if seq["preemptions"]:
+            text.append(" preempted" + (f" {seq['preemptions']}x" if seq["preemptions"] > 1 else ""), style=BOLD)
+        return text
+
+    def _running_entry(self, view: View, seq_id: str) -> Text:
+        seq = view.state["seqs"][seq_id]
+        text = Text.assemble(name(view, seq_id), f" {seq['num_tokens']}t")
+        if seq["num_scheduled_tokens"]:
+            text.append(f"+{seq['num_scheduled_tokens']}", style=BOLD)
+        return text
+
+    def _finished_entry(self, view: View, seq_id: str) -> Text:
+        seq = view.state["seqs"][seq_id]
+        style = BOLD if view.is_new("seqs", seq_id, "finish_reason") else DIM
+        return Text.assemble(name(view, seq_id), (f" {seq['finish_reason']}", style))
+
+
+def _label(text: str, changed: bool) -> Text:
+    return Text(f"{text:<9}", style=BOLD if changed else DIM)
+
+
+def _rows(label: str, entries: list[Text], width: int, changed: bool = False) -> list[Text]:
+    """Entries side by side after a label, on as many lines as they need."""
+    line = Text.assemble(_label(label, changed))
+    if not entries:
+        return [line.append("-", style=DIM)]
+    lines = []
+    for entry in entries:
+        if line.cell_len > 9 and line.cell_len + 2 + entry.cell_len > width:
+            lines.append(line)
+            line = Text(" " * 9)
+        line = Text.assemble(line, "  " if line.cell_len > 9 else "", entry)
+    return [*lines, line]
+
+
+class PoolPane(Pane):
+    """The block pool, one cell a block: who holds it, or how free it is."""
+
+    TITLE = "block pool · 1 cell = 1 block"
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        blocks = view.state["blocks"]
+        total, size = blocks["total"], blocks["size"]
+        digits = len(str(max(0, total - 1)))
+        room = width - digits - 1
+        cell = 2 if total <= room // 2 * max(1, height - 2) else 1
+        per_row = max(1, room // cell // 10 * 10 or room // cell)
+        lines = [self._row(view, start, min(start + per_row, total), digits, cell)
+                 for start in range(0, total, per_row)]
+        free = len(blocks["free"])
+        lines.append(Text(f"{free} of {total} free, {size} tokens a block", style=BOLD if view.freed_blocks else ""))
+        lines.append(Text.assemble(
+            ("· free  : cached  × freed  ", DIM), ("A", NEW), (" new  ", DIM), ("A", Style(underline=True)),
+            (" shared", DIM),
+        ))
+        return lines
+
+    def _row(self, view: View, start: int, end: int, digits: int, cell: int) -> Text:
+        blocks = view.state["blocks"]
+        row = Text.assemble((f"{start:>{digits}} ", DIM))
+        for block_id in range(start, end):
+            key = str(block_id)
+            owners = blocks["owners"].get(key)
+            if owners:
+                style = tint(view, owners[0]) + Style(bold=True, underline=len(owners) > 1)
+                style += NEW if block_id in view.new_blocks else Style()
+                row.append(owners[0][0], style=style)
+            elif block_id in view.freed_blocks:
+                row.append("×", style=BOLD)
+            else:
+                row.append(":" if key in blocks["hash"] else "·", style=DIM)
+            row.append(" " * (cell - 1))
+        return row
+
+
+class TablesPane(Pane):
+    """Each request's block table: its logical blocks in order, as the physical blocks that hold them."""
+
+    TITLE = "block tables · logical → physical"
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        state = view.state
+        order = state["running"] + state["waiting"] + state["finished"]
+        tables = [
+            self._table(view, seq_id, state["seqs"][seq_id], width)
+            for seq_id in order
+            if state["seqs"][seq_id]["block_table"]
+        ]
+        lines = [line for table in tables for line in table]
+        if len(lines) > height and len(lines) == len(tables):
+            lines = _side_by_side(lines, width)
+        return lines or [Text("Nobody holds a block.", style=DIM)]
+
+    def _table(self, view: View, seq_id: str, seq: dict[str, Any], width: int) -> list[Text]:
+        size, owners = view.state["blocks"]["size"], view.state["blocks"]["owners"]
+        head = Text.assemble(name(view, seq_id), " ")
+        cached, scheduled = seq["num_cached_tokens"], seq["num_scheduled_tokens"]
+        tail = f"  {cached}{f'+{scheduled}' if scheduled else ''}/{seq['num_tokens']} cached"
+        last = cached + scheduled - (len(seq["block_table"]) - 1) * size
+        if 0 < last <= size:
+            tail += f", last {last}/{size}"
+        cells = []
+        for block_id in seq["block_table"]:
+            style = tint(view, seq_id) + Style(underline=len(owners.get(str(block_id), ())) > 1)
+            cells.append(Text(str(block_id), style=style + (NEW if block_id in view.new_blocks else Style())))
+        lines, line = [], head
+        for cell in cells:
+            if line.cell_len + 1 + cell.cell_len > width:
+                lines.append(line)
+                line = Text(" " * (head.cell_len + 1))
+            line = Text.assemble(line, cell, " ")
+        if line.cell_len + len(tail) > width:
+            lines.append(line)
+            line = Text(" " * head.cell_len)
+        return [*lines, Text.assemble(line, (tail, DIM))]
+
+
+def _side_by_side(lines: list[Text], width: int) -> list[Text]:
+    """Short lines in two columns, if they fit."""
+    column = max(line.cell_len for line in lines) + 2
+    if 2 * column > width + 2:
+        return lines
+    packed = []
+    for left, right in zip(lines[::2], [*lines[1::2], Text()], strict=False):
+        left.pad_right(column - left.cell_len)
+        packed.append(Text.assemble(left, right))
+    return packed
+
+
+class BatchPane(Pane):
+    """The flat batch of this step: one column a token, with the arithmetic that gives its KV slot."""
+
+    TITLE = "batch tensors"
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        batch = view.state["batch"]
+        if not batch:
+            self.border_title = "batch tensors"
+            return [Text("No batch yet: it is laid out after the scheduler has chosen (stops of group 4).", style=DIM)]
+        phase = "prefill" if view.state["phase"] == "prefill" else "decode"
+        self.border_title = f"batch tensors · {phase} · slot = block_id * block_size + offset"
+        rows = self._columns(view, batch)
+        order = ["cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping"]
+        if height < 6:
+            order.remove("block*size+off")
+        lines = [rows[key] for key in order]
+        lines.append(Text.assemble(
+            ("cu_seqlens_q ", DIM), _numbers(batch["cu_seqlens_q"]), ("  cu_seqlens_k ", DIM),
+            _numbers(batch["cu_seqlens_k"]), ("  context_lens ", DIM), _numbers(batch["context_lens"]),
+        ))
+        return lines
+
+    def _columns(self, view: View, batch: dict[str, Any]) -> dict[str, Text]:
+        size = view.state["blocks"]["size"]
+        labels = ("cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping")
+        rows = {label: Text.assemble((f"{label:<15}", DIM)) for label in labels}
+        pieces, starts = batch_pieces(view.state), batch["cu_seqlens_q"]
+        for seq_id, first, end in zip(batch["seqs"], starts, starts[1:], strict=False):
+            for row in range(first, end):
+                slot, position = batch["slot_mapping"][row], batch["positions"][row]
+                cells = {
+                    "cu_seqlens_q": f"{first} {seq_id}" if row == first else "",
+                    "token": shown_token(pieces[row]),
+                    "position": str(position),
+                    "block*size+off": f"{slot // size}*{size}+{slot % size}",
+                    "slot_mapping": str(slot),
+                }
+                wide = max(Text(cell).cell_len for cell in cells.values())
+                for label, cell in cells.items():
+                    border = "│" if row == first else " "
+                    text = Text(cell, style=tint(view, seq_id) if label == "token" else "")
+                    if label == "cu_seqlens_q" and row == first:
+                        text = Text.assemble((f"{first} ", BOLD), name(view, seq_id))
+                    text.pad_right(wide - text.cell_len)
+                    rows[label] = Text.assemble(rows[label], (border, DIM), text)
+        return rows
+
+
+def _numbers(values: list[Any], limit: int = 40) -> str:
+    shown = " ".join(map(str, values[:limit]))
+    return shown + (f" .. {values[-1]}" if len(values) > limit else "")
+
+
+class OutputPane(Pane):
+    """What each request has said so far."""
+
+    TITLE = "output"
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        seqs = view.state["seqs"]
+        lines = []
+        for seq_id, seq in seqs.items():
+            head = Text.assemble(name(view, seq_id), " ")
+            text = one_line("".join(seq["text"])).strip()
+            room = max(4, width - head.cell_len)
+            if height >= 2 * len(seqs) + 4:
+                first, *rest = wrap(text.strip(), room)
+                lines += [Text.assemble(head, first), *(Text(" " * head.cell_len).append_text(row) for row in rest)]
+                continue
+            tail = Text(text[-room:])
+            if len(text) > room:
+                tail = Text("…" + text[-(room - 1) :])
+            if seq["text"] and view.is_new("seqs", seq_id, "text"):
+                tail.stylize(BOLD, max(0, len(tail) - len(one_line(seq["text"][-1]))))
+            lines.append(Text.assemble(head, tail if text else Text("…", style=DIM)))
+        return lines or [Text("No request yet.", style=DIM)]
+
+
+class TimelinePane(Pane):
+    """The whole run on a line: KV use and batch size of each step, marks, and where we are."""
+
+    TITLE = "timeline"
+    BARS = "▁▂▃▄▅▆▇█"
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        steps, trace = view.trace.steps, view.trace
+        here = steps.index(view.step) if view.step else 0
+        room = max(1, width - 7)
+        first = max(0, min(here - room // 2, len(steps) - room))
+        shown = steps[first : first + room]
+        self.border_title = (
+            f"timeline · steps {shown[0].number}–{shown[-1].number}" if shown else "timeline"
+        ) + " · P preempt  F finish  E evict  R reject"
+        most = max((abs(_int(step.facts, "num_tokens")) for step in shown), default=1) or 1
+        kv, batch, marks = (Text.assemble((label, DIM)) for label in ("KV     ", "tokens ", "marks  "))
+        letters = _marks_by_step(trace, {step.number for step in shown})
+        for i, step in enumerate(shown, first):
+            style = HERE if i == here else Style()
+            total = _int(step.facts, "total") or 1
+            used = total - _int(step.facts, "free", total)
+            kv.append(self._bar(used / total), style=style)
+            tokens = _int(step.facts, "num_tokens")
+            bar = self._bar(abs(tokens) / most)
+            batch.append(bar, style=style + (Style(color="cyan") if tokens > 0 else Style(color="yellow")))
+            marks.append(letters.get(step.number, "│" if i == here else " "), style=style)
+        return [kv, batch, marks] if height > 2 else [kv, marks]
+
+    def _bar(self, share: float) -> str:
+        if share <= 0:
+            return " "
+        return self.BARS[min(len(self.BARS) - 1, int(share * len(self.BARS)))]
+
+
+def _int(facts: dict[str, Any], key: str, default: int = 0) -> int:
+    value = facts.get(key, default)
+    return value if isinstance(value, int) else default
+
+
+def _marks_by_step(trace: Any, numbers: set[int]) -> dict[int, str]:
+    """The most telling mark of each step: a preemption before a rejection, an end, an eviction."""
+    order = "BPRFE"
+    found: dict[int, str] = {}
+    for mark in trace.marks:
+        if mark.step in numbers:
+            best = found.get(mark.step, mark.letter)
+            found[mark.step] = min(best, mark.letter, key=lambda letter: order.find(letter))
+    return found

@@ -1,0 +1,96 @@
+"""What one place in a trace looks like: the facts that all panes share, taken once for each move."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..plain import TOLD
+from ..tour.cursor import Cursor
+from ..tour.patch import Patch
+from ..tour.trace import Event, Step, Trace
+from ..tour.why import why
+
+
+@dataclass(frozen=True)
+class View:
+    """A moment of a run. `state` belongs to the cursor and is valid until the next move."""
+
+    trace: Trace
+    state: dict[str, Any]
+    position: int
+    event: Event | None
+    next_event: Event | None
+    step: Step | None
+    new_blocks: frozenset[int] = frozenset()
+    freed_blocks: frozenset[int] = frozenset()
+    changed: frozenset[str] = frozenset()
+    why: str = ""
+    notes: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
+    error: str | None = None
+    hues: dict[str, int] = field(default_factory=dict)
+
+    def is_new(self, *path: str) -> bool:
+        """Whether the value at this path of the state, or one below it, changed on the way here."""
+        return "/".join(path) in self.changed
+
+
+def look(cursor: Cursor, error: str | None = None) -> View:
+    """The view at the cursor."""
+    event, step, trace = cursor.event, cursor.step, cursor.trace
+    patches = cursor.changes()
+    new, freed = _moved_blocks(patches)
+    first = step.start if step else 0
+    return View(
+        trace=trace,
+        state=cursor.state,
+        position=cursor.position,
+        event=event,
+        next_event=trace.event(cursor.position) if cursor.position < len(trace) else None,
+        step=step,
+        new_blocks=frozenset(new - freed),
+        freed_blocks=frozenset(freed - new),
+        changed=_changed_paths(patches),
+        why=why(event, cursor.state) if event else "",
+        notes=tuple(
+            str(note.get("say", ""))
+            for position in range(first if cursor.position == 0 else first + 1, cursor.position + 1)
+            for note in trace.notes.get(position, ())
+        ),
+        decisions=_decisions(cursor, first) if cursor.at_step_end else (),
+        error=error,
+        hues={seq_id: index for index, seq_id in enumerate(cursor.state.get("seqs") or ())},
+    )
+
+
+def _moved_blocks(patches: list[Patch]) -> tuple[set[int], set[int]]:
+    """The blocks that tables took and that became free on the way here, as they stand at its end."""
+    new: set[int] = set()
+    freed: set[int] = set()
+    for patch in patches:
+        kind, path = patch[0], patch[1]
+        if kind in ("append", "prepend") and path == ["blocks", "free"]:
+            freed.update(patch[2])
+            new.difference_update(patch[2])
+        elif kind == "append" and path[0] == "seqs" and path[-1] == "block_table":
+            new.update(patch[2])
+            freed.difference_update(patch[2])
+    return new, freed
+
+
+def _changed_paths(patches: list[Patch]) -> frozenset[str]:
+    found = set()
+    for patch in patches:
+        path = [str(key) for key in patch[1]]
+        for length in range(1, len(path) + 1):
+            found.add("/".join(path[:length]))
+    return frozenset(found)
+
+
+def _decisions(cursor: Cursor, first: int) -> tuple[str, ...]:
+    """The step's decisions with their causes, for its last event: a step is judged as a whole there."""
+    told = []
+    for index in range(first, cursor.position - 1):
+        event = cursor.trace.event(index)
+        if event.stop in TOLD:
+            told.append(f"{event.stop}: {why(event, cursor.state)}")
+    return tuple(told)
