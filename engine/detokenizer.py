@@ -32,20 +32,19 @@ class Detokenizer:
     def push(self, token_id: int) -> str:
         """Take one token and return the text that is now certain (often one word, sometimes nothing)."""
         self._ids.append(token_id)
-        before, after = self._windows()
-        if len(after) <= len(before) or after.endswith(REPLACEMENT):
-            return ""
-        return self._give(after[len(before) :])
+        new = self._new_text()
+        return "" if not new or new.endswith(REPLACEMENT) else self._give(new)
 
     def finish(self) -> str:
         """The rest of the text: what was held back and will never be completed."""
-        before, after = self._windows()
-        return self._give(after[len(before) :])
+        return self._give(self._new_text())
 
-    def _windows(self) -> tuple[str, str]:
+    def _new_text(self) -> str:
         before = self._tokenizer.decode(self._ids[self._prefix : self._read], skip_special_tokens=True)
         after = self._tokenizer.decode(self._ids[self._prefix :], skip_special_tokens=True)
-        return before, after
+        if not after.startswith(before) and before.endswith(REPLACEMENT):
+            before = before[:-1]  # the prompt ended inside a character, and the new tokens have completed it
+        return after[len(before) :]
 
     def _give(self, text: str) -> str:
         self._prefix, self._read = self._read, len(self._ids)

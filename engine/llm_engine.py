@@ -3,6 +3,7 @@
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .block_manager import BlockManager
 from .config import EngineConfig
@@ -39,6 +40,7 @@ class LLMEngine:
         self.tokenizer = load_tokenizer(folder)
         self.model_runner = ModelRunner(folder, self.config)
         self.model_config = self.model_runner.model_config
+        self.stop_token_ids = self.model_config.eos_token_ids | _eos_of(self.tokenizer)
         self.max_model_len = self._max_model_len()
         self.block_manager = BlockManager(
             self.config.num_blocks, self.config.block_size, self.config.prefix_caching
@@ -70,7 +72,7 @@ class LLMEngine:
         if request_id in self._seqs:
             raise RequestError(f"there is a live request with the id {request_id}: choose another id")
         self._num_requests += 1
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        token_ids = self._encode(prompt)
         reason = self._why_never(token_ids, params)
         if reason:
             if self.probe:
@@ -78,7 +80,7 @@ class LLMEngine:
             raise RequestError(reason)
         seq = Sequence(
             request_id, token_ids, params, self.config.block_size,
-            stop_token_ids=frozenset() if params.ignore_eos else self.model_config.eos_token_ids,
+            stop_token_ids=frozenset() if params.ignore_eos else self.stop_token_ids,
             detokenizer=Detokenizer(self.tokenizer, token_ids),
         )
         self._seqs[request_id] = seq
@@ -86,6 +88,12 @@ class LLMEngine:
         if self.probe:
             self.probe("add_request", seq=seq)
         return request_id
+
+    def _encode(self, prompt: Prompt) -> list[int]:
+        try:
+            return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        except (TypeError, UnicodeError) as error:
+            raise RequestError(f"the prompt is neither text nor a list of token ids: {prompt!r:.80}") from error
 
     def _why_never(self, token_ids: List[int], params: SamplingParams) -> str | None:
         """Why this request can never run, or None. The last token's keys and values are never stored."""
@@ -146,7 +154,8 @@ class LLMEngine:
             sampling_params = [sampling_params or SamplingParams()] * len(prompts)
         ids = request_ids or [str(self._num_requests + i) for i in range(len(prompts))]
         pending = sorted(range(len(prompts)), key=lambda i: arrivals[i] if arrivals else 1)
-        outputs: dict[str, RequestOutput] = {}
+        outputs: dict[int, RequestOutput] = {}
+        index_of: dict[str, int] = {}
         num_steps = 0
         if self.probe:
             self.probe("generate", when="begin", num_requests=len(prompts))
@@ -156,13 +165,16 @@ class LLMEngine:
                 i = pending.pop(0)
                 try:
                     self.add_request(prompts[i], sampling_params[i], ids[i])
+                    index_of[ids[i]] = i
                 except RequestError as error:
-                    outputs[ids[i]] = RequestOutput(ids[i], [], [], "", "rejected", str(error))
+                    outputs[i] = RequestOutput(ids[i], [], [], "", "rejected", str(error))
             finished, _ = self.step()
-            outputs.update((output.request_id, output) for output in finished)
+            for output in finished:
+                if output.request_id in index_of:
+                    outputs[index_of[output.request_id]] = output
         if self.probe:
             self.probe("generate", when="end", num_requests=len(prompts))
-        return [outputs[request_id] for request_id in ids]
+        return [outputs[i] for i in range(len(prompts))]
 
     def _output(self, seq: Sequence) -> RequestOutput:
         return RequestOutput(
@@ -172,3 +184,8 @@ class LLMEngine:
             text=seq.detokenizer.text if seq.detokenizer else "",
             finish_reason=seq.finish_reason or "",
         )
+
+
+def _eos_of(tokenizer: Any) -> set[int]:
+    """The tokenizer's own end-of-sequence token; a checkpoint's config may name others or none."""
+    return set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}

@@ -24,15 +24,17 @@ def load_config(folder: Path) -> ModelConfig:
         raise ModelError(
             f"{folder}: the architecture {architecture} is not supported; supported: {', '.join(ARCHITECTURES)}"
         )
-    if raw.get("rope_scaling"):
-        raise ModelError(f"{folder}: rope_scaling {raw['rope_scaling']!r} is not supported")
+    rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    if (rope.get("rope_type") or rope.get("type") or "default") != "default":
+        raise ModelError(f"{folder}: rope_scaling {rope!r} is not supported")
+    if raw.get("hidden_act", "silu") != "silu":
+        raise ModelError(f"{folder}: the activation {raw['hidden_act']!r} is not supported")
     if raw.get("attention_bias"):
         raise ModelError(f"{folder}: attention_bias is not supported for {architecture}")
     if raw.get("use_sliding_window"):
         raise ModelError(f"{folder}: sliding window attention is not supported")
     generation = folder / "generation_config.json"
     eos = _ids(raw.get("eos_token_id")) | _ids(_read_json(generation).get("eos_token_id") if generation.exists() else None)
-    rope = raw.get("rope_parameters") or {}
     try:
         return ModelConfig(
             architecture=architecture,
@@ -105,7 +107,7 @@ class Weights:
         if name not in self._where:
             raise ModelError(f"{self.folder}: the tensor {name} is missing")
         try:
-            tensor = self._open(self._where[name]).get_tensor(name)
+            tensor: Tensor = self._open(self._where[name]).get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{self._where[name]}: the tensor {name} cannot be read: {error}") from error
         if tuple(tensor.shape) != shape:

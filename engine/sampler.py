@@ -24,14 +24,13 @@ def _sample_row(logits: Tensor, param: SamplingParams, position: int) -> int:
     scaled = (logits - logits.max()).double() / param.temperature
     probs = torch.softmax(scaled, dim=-1).cpu()
     probs, order = probs.sort(descending=True, stable=True)
-    keep = torch.ones_like(probs, dtype=torch.bool)
     if 0 < param.top_k < len(probs):
-        keep[param.top_k :] = False
+        probs[param.top_k :] = 0
     if param.top_p < 1:
-        # A token stays if those before it do not yet reach top_p; so the likeliest always stays.
-        keep &= probs.cumsum(0) - probs < param.top_p
-        keep[0] = True
+        # A token stays if those before it do not yet reach top_p of what top_k left; the likeliest always stays.
+        share = probs / probs.sum()
+        probs[1:][(share.cumsum(0) - share)[1:] >= param.top_p] = 0
     # The exponential race: the smallest noise / probability wins with the right odds.
     generator = torch.Generator().manual_seed((param.seed * 1_000_003 + position) % 2**63)
     noise = torch.empty_like(probs).exponential_(generator=generator)
-    return int(order[torch.where(keep, probs / noise, 0.0).argmax()])
+    return int(order[(probs / noise).argmax()])

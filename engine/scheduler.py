@@ -57,7 +57,8 @@ class Scheduler:
                 break
             # Every running request decodes one token a step, so no more may run than the budget has tokens.
             if budget == 0 or len(self.running) == self.max_num_batched_tokens:
-                self._wait(seq, "token_budget", needs=self._num_uncomputed(seq), left=budget)
+                left = min(budget, self.max_num_batched_tokens - len(self.running))
+                self._wait(seq, "token_budget", needs=self._num_uncomputed(seq), left=left)
                 break
             hits: list[int] | None = None
             if not seq.block_table:
@@ -147,11 +148,12 @@ class Scheduler:
                 self.probe("postprocess", seq=seq, computed=computed)
             if token_id is None:
                 continue
-            text = seq.detokenizer.push(token_id) if seq.detokenizer else ""
+            ends = token_id in seq.stop_token_ids
+            text = seq.detokenizer.push(token_id) if seq.detokenizer and not ends else ""
             seq.append_token(token_id)
             if self.probe:
                 self.probe("append_token", seq=seq, token_id=token_id, text=text)
-            if token_id in seq.stop_token_ids:
+            if ends:
                 self.finish(seq, "stop")
             elif seq.num_completion_tokens == seq.max_tokens:
                 self.finish(seq, "length")

@@ -5,6 +5,9 @@ from typing import Any
 from .patch import Patch, apply, undo
 from .trace import Event, Step, Trace
 
+FAR = 4096
+"""Events that are walked one by one; what is farther away is reached from a keyframe."""
+
 
 class Cursor:
     """Walks a trace. `state` is the state after `position` events; it must not be changed by callers.
@@ -43,10 +46,10 @@ class Cursor:
     def seek(self, position: int) -> None:
         """Go to `position`, clamped to what is recorded. Raises TraceError where an event does not apply."""
         target = max(0, min(position, len(self.trace)))
-        back = self.position - target
-        if back > len(self._undo) or -back > 4096:
+        forward = target - self.position
+        if forward > FAR or -forward > min(len(self._undo), FAR):
             start = self.trace.keyframe_at_or_before(target)
-            if not self.position <= start <= target or back > 0:
+            if forward < 0 or start > self.position:
                 self.state = self.trace.keyframe(start)
                 self.position = start
                 self._undo.clear()

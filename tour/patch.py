@@ -66,6 +66,8 @@ def _apply(state: State, patch: Patch) -> tuple[Any, ...]:
         node[key] = patch[2]
         return token
     if kind == "delete":
+        if not isinstance(node, dict):
+            raise TypeError(f"{path[:-1]} is not a table of keys")
         return ("set", node, key, node.pop(key))
     target = node[key]
     if not isinstance(target, list):

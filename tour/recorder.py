@@ -33,32 +33,43 @@ class Sink(Protocol):
 
 
 class FileSink:
-    """A trace file, gzip by suffix `.gz`. Each flush leaves a file that opens to its last whole line."""
+    """A trace file, gzip by suffix `.gz`. Each flush leaves a file that opens to its last whole line.
+
+    The file is opened with the first line: a run that cannot start leaves an older trace alone.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._raw: BinaryIO = self.path.open("wb")
-        # The fixed name and time keep two equal runs equal but for the times in their events.
-        packed = self.path.suffix == ".gz"
-        self._file: Any = (
-            gzip.GzipFile("", "wb", 6, fileobj=self._raw, mtime=0) if packed else self._raw
-        )
+        self._raw: BinaryIO | None = None
+        self._file: Any = None
+
+    @property
+    def written(self) -> bool:
+        """Whether there is a trace at `path` now."""
+        return self._raw is not None
 
     def write(self, line: bytes) -> None:
         """Append one line."""
+        if self._raw is None:
+            self._raw = self.path.open("wb")
+            packed = self.path.suffix == ".gz"
+            # The fixed name and time keep two equal runs equal but for the times in their events.
+            self._file = gzip.GzipFile("", "wb", 6, fileobj=self._raw, mtime=0) if packed else self._raw
         self._file.write(line + b"\n")
 
     def flush(self) -> None:
         """Hand all lines to the operating system: a killed process loses none of them."""
-        self._file.flush()
-        self._raw.flush()
+        if self._raw is not None:
+            self._file.flush()
+            self._raw.flush()
 
     def close(self) -> None:
         """Close the file; twice is fine."""
-        if not self._raw.closed:
-            if self._file is not self._raw:
+        if self._raw is not None:
+            try:
                 self._file.close()
-            self._raw.close()
+            finally:
+                self._raw.close()
 
 
 class Recorder:

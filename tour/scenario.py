@@ -99,6 +99,7 @@ def parse_scenario(text: str, name: str, settings: dict[str, Any] | None = None)
         raise ScenarioError(f"{name}: a scenario is a table of keys such as title and requests")
     for path, value in (settings or {}).items():
         _set(data, path, value)
+    _check_texts(data, name)
     try:
         scenario = msgspec.convert(data, Scenario)
     except msgspec.ValidationError as error:
@@ -142,6 +143,16 @@ def _check_keys(node: yaml.Node, name: str) -> None:
                     raise ScenarioError(f"{name}, line {key.start_mark.line + 1}: {what} in this table")
                 seen.add(key.value)
                 todo.append(value)
+
+
+def _check_texts(data: dict[str, Any], name: str) -> None:
+    r"""Refuse texts that no file and no terminal can hold: "\ud800" is half a character."""
+    try:
+        msgspec.json.encode(data, enc_hook=str)
+    except UnicodeEncodeError as error:
+        raise ScenarioError(f"{name}: a text holds half of a surrogate pair: {error.object!r:.80}") from error
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        pass  # a value of a wrong type, which its field's check names
 
 
 def _set(data: dict[str, Any], path: str, value: Any) -> None:

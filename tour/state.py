@@ -12,7 +12,11 @@
 """
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+
+from .errors import TraceError
 
 SEQ_FIELDS = (
     "status",
@@ -47,3 +51,61 @@ def empty_state(block_size: int, free_block_ids: Iterable[int]) -> dict[str, Any
         },
         "batch": None,
     }
+
+
+class _Seq(msgspec.Struct):
+    status: str
+    num_tokens: int
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_scheduled_tokens: int
+    block_table: list[int]
+    token_ids: list[int]
+    pieces: list[str]
+    text: list[str]
+    max_tokens: int
+    arrived: int
+    preemptions: int
+    finish_reason: str | None
+    waits_for: dict[str, Any] | None
+
+
+class _Blocks(msgspec.Struct):
+    size: Annotated[int, msgspec.Meta(ge=1)]
+    total: Annotated[int, msgspec.Meta(ge=0)]
+    free: list[int]
+    ref_count: dict[str, int]
+    hash: dict[str, str]
+    owners: dict[str, list[str]]
+
+
+class _Batch(msgspec.Struct):
+    seqs: list[str]
+    input_ids: list[int]
+    positions: list[int]
+    slot_mapping: list[int]
+    cu_seqlens_q: list[int]
+    cu_seqlens_k: list[int]
+    max_seqlen_q: int
+    max_seqlen_k: int
+    context_lens: list[int]
+    block_tables: list[list[int]]
+
+
+class _State(msgspec.Struct):
+    step: int
+    phase: str
+    waiting: list[str]
+    running: list[str]
+    finished: list[str]
+    seqs: dict[str, _Seq]
+    blocks: _Blocks
+    batch: _Batch | None
+
+
+def check_shape(state: Any) -> None:
+    """Raise TraceError if a stored state lacks a field or has one of another type. More fields are fine."""
+    try:
+        msgspec.convert(state, _State)
+    except msgspec.ValidationError as error:
+        raise TraceError(f"a stored state is not what the trace format says: {error}") from error

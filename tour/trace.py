@@ -9,11 +9,12 @@ import hashlib
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from .errors import TraceError
+from .state import check_shape
 from .stops import MARKS
 
 FORMAT = 1
@@ -41,6 +42,31 @@ class _Head(msgspec.Struct):
     stop: str = ""
 
 
+class _Scenario(msgspec.Struct):
+    """What a viewer reads of the header's `scenario`."""
+
+    name: str = ""
+    title: str = ""
+    about: str = ""
+    text: str = ""
+    settings: dict[str, Any] = {}
+    breakpoints: list[str] = []
+    watch: list[str] = []
+
+
+class _Header(msgspec.Struct):
+    """The types of the header's fields; each may be missing but `format` and `state`."""
+
+    format: Annotated[int, msgspec.Meta(ge=1)]
+    state: dict[str, Any]
+    scenario: _Scenario = msgspec.field(default_factory=_Scenario)
+    engine: dict[str, Any] = {}
+    model: dict[str, Any] = {}
+    platform: dict[str, Any] = {}
+    created: str = ""
+    sources: dict[str, str] = {}
+
+
 @dataclass
 class Step:
     """One engine step: its events are `[start, end)`; the numbers are those of its closing event."""
@@ -63,6 +89,20 @@ class Mark:
 _decode_event = msgspec.json.Decoder(Event).decode
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_any = msgspec.json.Decoder().decode
+
+
+KINDS = ("header", "event", "keyframe", "note", "bookmark", "end")
+
+
+def _read_head(line: bytes) -> _Head:
+    try:
+        return _decode_head(line)
+    except msgspec.ValidationError:
+        # The fields of a kind that this version does not know may be of any type.
+        whole = _decode_any(line)
+        if not isinstance(whole, dict) or whole.get("kind", "event") in KINDS:
+            raise
+        return _Head()
 
 
 def event_body(line: bytes) -> bytes:
@@ -93,6 +133,11 @@ class Trace:
     def __len__(self) -> int:
         return len(self._starts)
 
+    def table(self, key: str) -> dict[str, Any]:
+        """The header's table `key`, or an empty one: a stranger's header may hold anything."""
+        value = (self.header or {}).get(key)
+        return value if isinstance(value, dict) else {}
+
     @property
     def complete(self) -> bool:
         """Whether the run was recorded to its end (the closing line is there)."""
@@ -103,7 +148,7 @@ class Trace:
         if len(line) > MAX_LINE:
             raise TraceError(f"a line of {len(line):,} bytes is over the limit of {MAX_LINE:,}")
         try:
-            head = _decode_head(line)
+            head = _read_head(line)
             if self.header is None:
                 self._feed_header(line)
             elif head.kind == "event":
@@ -125,7 +170,7 @@ class Trace:
         end = self._starts[index + 1] if index + 1 < len(self._starts) else len(self._text)
         try:
             return _decode_event(memoryview(self._text)[self._starts[index] : end].tobytes())
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise TraceError(f"event {index} is not what the trace format says: {error}") from error
 
     def initial_state(self) -> dict[str, Any]:
@@ -139,9 +184,8 @@ class Trace:
     def keyframe(self, position: int) -> dict[str, Any]:
         """A fresh copy of the stored state at `position`, which `keyframe_at_or_before` returned."""
         line = self._keyframe_lines[self._keyframe_positions.index(position)]
-        state = _decode_any(line).get("state")
-        if not isinstance(state, dict):
-            raise TraceError(f"the state stored at event {position} is not a table of keys")
+        state: dict[str, Any] = _decode_any(line).get("state")
+        check_shape(state)
         return state
 
     def step_at(self, position: int) -> Step | None:
@@ -164,15 +208,13 @@ class Trace:
         if not isinstance(header, dict) or header.get("kind") != "header":
             raise TraceError("the first line is not the header of a tourvllm trace")
         version = header.get("format")
-        if not isinstance(version, int) or version < 1:
-            raise TraceError("the header names no format version")
-        if version > FORMAT:
+        if isinstance(version, int) and version > FORMAT:
             raise TraceError(
                 f"this trace has format {version}, and this tourvllm reads up to {FORMAT}: "
                 "upgrade with `pip install -U tourvllm`"
             )
-        if not isinstance(header.get("state"), dict):
-            raise TraceError("the header holds no initial state")
+        msgspec.convert(header, _Header)
+        check_shape(header["state"])
         self._keyframe_lines[0] = line
         self.header = header
 

@@ -4,21 +4,24 @@ from collections.abc import Callable
 from typing import Any
 
 from .stops import STOPS
-from .text import token
+from .text import line, token
 from .trace import Event
 
 Facts = dict[str, Any]
 
 
 def why(event: Event, state: dict[str, Any]) -> str:
-    """Explain `event`; `state` is the state after it. Unknown stops and odd facts get the plain listing."""
+    """Explain `event`; `state` is the state after it. Unknown stops and odd facts get the plain listing.
+
+    The text is one printable line, whatever the names and tokens in it hold.
+    """
     explain = _EXPLAIN.get(event.stop)
     try:
         if explain:
-            return explain(event.facts, state)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        pass  # a foreign trace may lack a fact
-    return STOPS[event.stop].about if event.stop in STOPS else f"{event.stop}: {event.facts}"
+            return line(explain(event.facts, state))
+    except Exception:  # a foreign trace may lack a fact or hold anything in its place
+        return STOPS[event.stop].about
+    return line(f"{event.stop}: {str(event.facts)[:500]}")
 
 
 def _plural(count: int, noun: str) -> str:

@@ -13,12 +13,18 @@ from .tour.errors import ScenarioError, TraceError
 
 
 class Group(click.Group):
-    """Turns bad input into one sentence and exit code 2."""
+    """Turns bad input into one sentence and exit code 2, and Ctrl-C into exit code 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
+        for stream in (sys.stdout, sys.stderr):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="replace")  # an ASCII terminal shows ? and does not fail
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted.", err=True)
+            ctx.exit(130)
         except (UsageError, ScenarioError, TraceError) as error:
             click.echo(f"tourvllm: {error}", err=True)
             ctx.exit(2)
@@ -114,7 +120,7 @@ def _settings(changes: tuple[str, ...]) -> dict[str, Any]:
             raise UsageError(f"--set {change}: write it as key=value, for example engine.num_blocks=8")
         try:
             settings[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise UsageError(f"--set {change}: the value cannot be read") from error
     return settings
 

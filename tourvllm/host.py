@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from .plan import make_plan
-from .tour.recorder import FileSink, Sink
+from .tour.recorder import FileSink, Recorder, Sink
 from .tour.stops import group_of
 from .tour.trace import Event
 from .tour.triggers import Trigger
@@ -26,28 +26,35 @@ FIRST_HALT: Command = {"cmd": "go", "until": "stop", "name": "step"}
 
 
 class SendSink:
-    """Sends trace lines to the viewer."""
+    """Sends trace lines to the viewer, once the file before it in the list of sinks has them safely.
+
+    So a killed engine loses nothing that was on screen.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._lines: list[bytes] = []
 
     def write(self, line: bytes) -> None:
-        """Send one line."""
-        self._send(line)
+        """Keep one line for the next flush."""
+        self._lines.append(line)
 
     def flush(self) -> None:
-        """Lines are sent as they come."""
+        """Send what is kept."""
+        if self._lines:
+            self._send(b"\n".join(self._lines))
+            self._lines.clear()
 
 
 class Stepper:
     """Decides after each event whether to halt, and waits there for the next command."""
 
     def __init__(
-        self, commands: "SimpleQueue[Command]", say: Callable[..., None], state: dict[str, Any]
+        self, commands: "SimpleQueue[Command]", say: Callable[..., None], recorder: Recorder
     ) -> None:
         self._commands = commands
         self._say = say
-        self._state = state
+        self._recorder = recorder
         self._goal: Command = {}
         self._triggers: list[Trigger] = []
         self._last: Event | None = None
@@ -64,6 +71,7 @@ class Stepper:
         while not paused and not self._commands.empty():
             paused = not self._take(self._commands.get())
         if paused:
+            self._recorder.flush()
             self._say("paused")
             self.wait()
 
@@ -79,12 +87,12 @@ class Stepper:
         self._triggers = [Trigger(text) for text in command.get("breakpoints", ())]
         for trigger in self._triggers:
             # What is already true here is nothing new: only what becomes true later halts.
-            trigger.hit(self._last or Event(-1, 0, ""), self._state)
+            trigger.hit(self._last or Event(-1, 0, ""), self._recorder.state)
         return True
 
     def _halts_at(self, event: Event) -> bool:
         # Conditions trigger where they become true, so each one is asked at each event.
-        hits = [trigger.hit(event, self._state) for trigger in self._triggers]
+        hits = [trigger.hit(event, self._recorder.state) for trigger in self._triggers]
         until = self._goal.get("until")
         if until == "event":
             return True
@@ -116,7 +124,7 @@ def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -
         file = FileSink(order["record"])
         sinks: list[Sink] = [file, SendSink(send)]
         run = Run(plan, sinks, verify=order.get("verify", False))
-        stepper = Stepper(commands, say, run.state)
+        stepper = Stepper(commands, say, run.recorder)
         run.listeners.append(stepper.after)
         say("status", text="ready")
         stepper.wait()

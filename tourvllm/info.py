@@ -1,7 +1,6 @@
 """What a trace holds, in a few lines."""
 
 from collections import Counter
-from typing import Any
 
 from .tour.text import printable
 from .tour.trace import Trace
@@ -10,11 +9,13 @@ from .tour.trace import Trace
 def describe(trace: Trace) -> str:
     """The lines that `tourvllm info` prints."""
     header = trace.header or {}
-    scenario, engine = _table(header, "scenario"), _table(header, "engine")
-    model, platform = _table(header, "model"), _table(header, "platform")
+    scenario, engine = trace.table("scenario"), trace.table("engine")
+    model, platform = trace.table("model"), trace.table("platform")
+    settings = scenario.get("settings")
+    changes = settings if isinstance(settings, dict) else {}
     lines = [
         _line("scenario", f"{scenario.get('name', '?')}: {scenario.get('title', '')}"),
-        _line("changes", ", ".join(f"{k}={v}" for k, v in _table(scenario, "settings").items()) or "none"),
+        _line("changes", ", ".join(f"{k}={v}" for k, v in changes.items()) or "none"),
         _line("engine", ", ".join(f"{key} {value}" for key, value in engine.items())),
         _line("model", f"{model.get('name', '?')} ({model.get('architecture', '?')})"),
         _line("platform", ", ".join(f"{key} {value}" for key, value in platform.items())),
@@ -31,11 +32,6 @@ def describe(trace: Trace) -> str:
 
 def _line(name: str, text: str) -> str:
     return f"{name:<9} {printable(text)}"
-
-
-def _table(holder: dict[str, Any], key: str) -> dict[str, Any]:
-    value = holder.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _marks(trace: Trace) -> str:

@@ -37,7 +37,8 @@ class PlainWalk:
             self._write(f"{why(event, state)}\n")
         elif event.stop == "step":
             if event.facts.get("when") == "end":
-                self._write("\n".join(self._block(event, state)) + "\n")
+                # Names and texts come from prompts, models and strangers' traces.
+                self._write("\n".join(printable(text) for text in self._block(event, state)) + "\n")
                 self._events.clear()
         elif event.stop in TOLD or (event.stop == "can_allocate" and event.facts.get("hits")):
             self._events.append((event, why(event, state)))
@@ -98,6 +99,8 @@ def watched(text: str, values: dict[str, Any]) -> str:
         return printable(str(evaluate(text, values)))[:200]
     except ExpressionError as error:
         return "(" + printable(str(error).partition(": ")[2])[:80] + ")"
+    except ValueError as error:  # a number of thousands of digits has no text
+        return f"({error})"[:80]
 
 
 def batch_pieces(state: dict[str, Any]) -> list[str]:

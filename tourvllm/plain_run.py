@@ -9,7 +9,7 @@ import click
 from .plain import PlainWalk
 from .plan import Plan
 from .tour.cursor import Cursor
-from .tour.errors import VerifyError
+from .tour.errors import TraceError, VerifyError
 from .tour.recorder import FileSink
 from .tour.text import printable
 from .tour.trace import Event, Trace
@@ -55,29 +55,41 @@ def run_plain(plan: Plan, path: Path, steps: int | None, verify: bool) -> int:
     except EngineError as error:
         click.echo(f"tourvllm: {error}", err=True)
         code = 2
+    except OSError as error:
+        click.echo(f"tourvllm: the trace cannot be written to {path}: {error.strerror or error}", err=True)
     except Exception as error:
         traceback.print_exc()
         click.echo(f"tourvllm: the engine failed: {type(error).__name__}: {error}", err=True)
     finally:
+        closed = _close(sink)
+    if sink.written:
+        click.echo(f"\nTrace: {path}\nReplay it with: tourvllm replay {path}", err=True)
+    return code if closed else code or 1
+
+
+def _close(sink: FileSink) -> bool:
+    try:
         sink.close()
-    click.echo(f"\nTrace: {path}\nReplay it with: tourvllm replay {path}", err=True)
-    return code
+    except OSError:  # a full disk, already told
+        return False
+    return True
 
 
 def replay_plain(trace: Trace) -> int:
     """Print a recorded run. 0 when the trace is whole, 1 when it is cut short or damaged."""
-    scenario = (trace.header or {}).get("scenario") or {}
-    walk = PlainWalk(click.echo, scenario.get("watch") or [])
+    watch = trace.table("scenario").get("watch")
+    walk = PlainWalk(click.echo, watch if isinstance(watch, list) else [])
     cursor = Cursor(trace)
     for note in trace.notes.get(0, []):
         walk.note(str(note.get("say", "")))
     while not cursor.at_end:
         cursor.seek(cursor.position + 1)
-        event = cursor.event
-        if event:
-            for note in trace.notes.get(cursor.position, []):
-                walk.note(str(note.get("say", "")))
-            walk.event(event, cursor.state)
+        for note in trace.notes.get(cursor.position, []):
+            walk.note(str(note.get("say", "")))
+        try:
+            walk.event(trace.event(cursor.position - 1), cursor.state)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise TraceError(f"event {cursor.position - 1} leaves a state that cannot be shown: {error!r}") from error
     if trace.problem:
         click.echo(f"tourvllm: {trace.problem}", err=True)
         return 1

@@ -53,10 +53,13 @@ def find_model(model: str) -> Path:
     """The folder of a model: `tiny` is the one that ships with the package, anything else is a path."""
     if model == TINY:
         return Path(str(files("tourvllm.models") / TINY))
-    folder = Path(model).expanduser()
-    if not (folder / "config.json").is_file():
-        raise UsageError(f"there is no model at {model}: name a folder with a config.json, or {TINY}")
-    return folder
+    try:
+        folder = Path(model).expanduser()
+        if (folder / "config.json").is_file():
+            return folder
+    except (OSError, RuntimeError, ValueError):
+        pass  # no such user, a NUL byte, a name that is too long
+    raise UsageError(f"there is no model at {model}: name a folder with a config.json, or {TINY}")
 
 
 def _requests(scenario: Scenario, source: Source) -> list[PlannedRequest]:

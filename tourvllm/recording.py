@@ -96,7 +96,9 @@ class EngineProbe:
             "needs": seq.num_blocks,
             "needs_at_most": -(-(seq.num_prompt_tokens + seq.max_tokens - 1) // size),
         }
-        return facts, [["set", ["seqs", seq.seq_id], record], ["append", ["waiting"], [seq.seq_id]]]
+        again = seq.seq_id in self.recorder.state["finished"]  # the id of a request that has ended
+        forgotten: list[Patch] = [["remove", ["finished"], seq.seq_id]] if again else []
+        return facts, [*forgotten, ["set", ["seqs", seq.seq_id], record], ["append", ["waiting"], [seq.seq_id]]]
 
     def _reject(self, request_id: str, token_ids: list[int], params: Any, reason: str) -> Told:
         facts = {

@@ -29,7 +29,7 @@ from .view import View, look
 
 VIEWS = {
     "state": ("why", "queues", "tables", "batch"),
-    "code": ("source", "why"),
+    "code": ("loop", "source", "why"),
     "blocks": ("queues", "pool", "tables"),
     "output": ("output",),
 }
@@ -58,6 +58,8 @@ class TourApp(App[None]):
         Binding("end", "move('go_to_end')", "end"),
         Binding("space", "play", "play and pause"),
         Binding("colon", "go_to", "go to a step"),
+        Binding("tab", "next_pane(1)", "next pane", priority=True),
+        Binding("shift+tab", "next_pane(-1)", "pane before", priority=True),
         Binding("v", "view", "next view"),
         Binding("z", "zoom", "zoom the pane"),
         Binding("question_mark", "help", "help"),
@@ -71,6 +73,7 @@ class TourApp(App[None]):
         self.playing = False
         self._typed: str | None = None
         self._view_name = "state"
+        self._zoomed: str | None = None
         self._dirty = True
         self._refresh_queued = False
 
@@ -136,9 +139,9 @@ class TourApp(App[None]):
         base = self.screen_stack[0]
         base.query_one("#status", Bar).set(status_line(self.session, view, self.playing))
         base.query_one("#keys", Bar).set(self._key_line(base.has_class("-narrow")))
+        base.query_one("#why", WhyPane).error = self.session.error
         for pane in base.query(Pane):
-            if pane.is_on_screen or pane.display:
-                pane.show(view)
+            pane.show(view)
 
     def _key_line(self, narrow: bool) -> Text:
         if self._typed is not None:
@@ -150,39 +153,43 @@ class TourApp(App[None]):
         if cursor is None:
             return None
         try:
-            return look(cursor, self.session.error)
+            return look(cursor)
         except TraceError as error:
             self.session.message = f"The trace is damaged here: {error}"
             return None
 
     def _fit(self) -> None:
-        screen = self.screen_stack[0] if self.screen_stack else None
-        if screen is None:
+        """Choose the layout: all panes; or one view of them on a small terminal; or the zoomed one alone."""
+        if not self.screen_stack:
             return
+        screen = self.screen_stack[0]
         width, height = self.size
         narrow = width < NARROW_BELOW[0] or height < NARROW_BELOW[1]
         screen.set_class(narrow, "-narrow")
         screen.set_class(not narrow and height >= 50, "-tall")
         screen.set_class(not narrow and width >= 140, "-wide")
-        self._show_view(self._view_name)
-
-    def _show_view(self, name: str) -> None:
-        screen = self.screen_stack[0]
-        self._view_name = name
-        shown = {*VIEWS[name], "timeline"}
-        for pane in screen.query(Pane):
-            pane.set_class(pane.id not in shown, "hidden")
-        for box in ("middle", "right", "bottom"):
-            children = screen.query_one(f"#{box}").children
-            screen.query_one(f"#{box}").set_class(all(child.has_class("hidden") for child in children), "hidden")
+        screen.set_class(self._zoomed is not None, "-zoomed")
         for view_name in VIEWS:
-            screen.set_class(view_name == name, f"view-{view_name}")
+            screen.set_class(view_name == self._view_name, f"view-{view_name}")
+        if self._zoomed:
+            self._show_only({self._zoomed})
+        else:
+            self._show_only({*VIEWS[self._view_name], "timeline"} if narrow else None)
         tabs = Text(" ")
         for view_name in VIEWS:
-            tabs.append(f" {view_name} ", style="bold reverse" if view_name == name else DIM)
+            tabs.append(f" {view_name} ", style="bold reverse" if view_name == self._view_name else DIM)
             tabs.append(" ")
         screen.query_one("#tabs", Bar).set(tabs.append("  v: next view", style=DIM))
         self._queue_refresh()
+
+    def _show_only(self, shown: set[str] | None) -> None:
+        """Hide all panes but those named (None: hide nothing), and the boxes that are left empty."""
+        screen = self.screen_stack[0]
+        for pane in screen.query(Pane):
+            pane.display = shown is None or pane.id in shown
+        for name in ("middle", "right", "main", "bottom"):
+            box = screen.query_one(f"#{name}")
+            box.display = any(child.display for child in box.children)
 
     # Keys
 
@@ -230,8 +237,8 @@ class TourApp(App[None]):
     def on_key(self, event: events.Key) -> None:
         """Take in a number that is being typed; Escape leaves it, and the zoom."""
         if self._typed is None:
-            if event.key == "escape" and self.screen.maximized:
-                self.screen.minimize()
+            if event.key == "escape" and self._zoomed:
+                self.action_zoom()
             return
         event.stop()
         typed = self._typed
@@ -252,27 +259,29 @@ class TourApp(App[None]):
         elif text:
             self.session.message = f"{text!r} is not a step number."
 
-    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """On a small terminal, show the view that the focused pane is in."""
-        pane = event.widget
-        if isinstance(pane, Pane) and pane.has_class("hidden"):
-            for name, panes in VIEWS.items():
-                if pane.id in panes:
-                    self._show_view(name)
-                    return
+    def action_next_pane(self, step: int) -> None:
+        """Focus the next pane; on a small terminal, with the view that it is in."""
+        panes = list(self.screen.query(Pane))
+        at = panes.index(self.focused) if isinstance(self.focused, Pane) else -1 if step > 0 else 0
+        pane = panes[(at + step) % len(panes)]
+        if self._zoomed:
+            self._zoomed = pane.id
+        elif pane.id != "timeline" and pane.id not in VIEWS[self._view_name]:
+            self._view_name = next((name for name, ids in VIEWS.items() if pane.id in ids), self._view_name)
+        self._fit()
+        self.screen.set_focus(pane)
 
     def action_view(self) -> None:
         """The next view of a small terminal."""
         order = list(VIEWS)
-        self._show_view(order[(order.index(self._view_name) + 1) % len(order)])
+        self._view_name = order[(order.index(self._view_name) + 1) % len(order)]
+        self._fit()
 
     def action_zoom(self) -> None:
-        """Give the focused pane (or the source) the whole screen; again: back."""
-        if self.screen.maximized:
-            self.screen.minimize()
-            return
-        pane = self.focused if isinstance(self.focused, Pane) else self.query_one("#tables", Pane)
-        self.screen.maximize(pane)
+        """Give the focused pane (or the block tables) the whole screen; again: back."""
+        focused = self.focused.id if isinstance(self.focused, Pane) else "tables"
+        self._zoomed = None if self._zoomed else focused
+        self._fit()
 
     def action_help(self) -> None:
         """Show the help page."""

@@ -25,8 +25,7 @@ def status_line(session: Session, view: View | None, playing: bool) -> Text:
     if session.error:
         kind = "FAILED"
     line = Text.assemble((f" {kind} ", Style(bold=True, reverse=True)))
-    scenario = (session.trace.header or {}).get("scenario") or {}
-    line.append(f" {printable(str(scenario.get('name', '')))}  ", style=BOLD)
+    line.append(f" {printable(str(session.trace.table('scenario').get('name', '')))}  ", style=BOLD)
     if view is None:
         return line.append(f"{session.status} …" if not session.error else "")
     if view.step and view.event:
@@ -38,13 +37,20 @@ def status_line(session: Session, view: View | None, playing: bool) -> Text:
         line.append(f"{printable(view.event.stop)}  ", style=BOLD)
     else:
         line.append("step 0  before the first stop  ")
-    blocks = view.state.get("blocks") or {}
-    line.append(f"free {len(blocks.get('free') or ())}/{blocks.get('total', '?')}", style=BOLD)
+    line.append(_free(view), style=BOLD)
     if session.busy or playing:
         line.append("  running …" if session.busy else "  playing", style=Style(reverse=True))
     if view.event and view.event.at:
         line.append(f"  {printable(view.event.at[0])}:{view.event.at[1]}", style=DIM)
     return line
+
+
+def _free(view: View) -> str:
+    try:
+        blocks = view.state["blocks"]
+        return f"free {len(blocks['free'])}/{blocks['total']}"
+    except (KeyError, TypeError):  # a foreign trace may lack them
+        return ""
 
 
 class Bar(Static):

@@ -9,24 +9,29 @@ from textual.widgets import Static
 from ..tour.stops import GROUPS, STOPS
 
 KEYS = """\
-n  →            one engine step on            p  ←   one engine step back
-s  S            one stop on, one stop back    f-free: every stop is one line of the engine
-c  C            on, or back, to a breakpoint (the scenario's; with none, to the end)
-1 .. 6          on to the next stop of that group
-Home  End       the start, the end of what is recorded
-space           play and pause                :      go to a step by its number
-Tab             next pane; ↑ ↓ PgUp PgDn scroll it, Shift+← Shift+→ sideways
-z               zoom the pane (z again: back) v      next view (small terminals)
-?  Esc          this page and back            q      quit
+n  →         one engine step on
+p  ←         one engine step back
+s  S         one stop on, one stop back
+c  C         on, or back, to a breakpoint of the scenario; with none, to the end
+1 .. 6       on to the next stop of that group
+Home  End    the start, the end of what is recorded
+:            go to a step by its number
+space        play and pause
+Tab          next pane; ↑ ↓ PgUp PgDn scroll it, Shift+← Shift+→ sideways
+z            zoom the pane; z again or Esc: back
+v            next view (on a small terminal)
+?            this page; Esc: back
+q            quit
 """
 
 SIGNS = """\
-A               a request, on its colour everywhere      front first: the deque's front is left
-· : ×           a free block; free but its content is still cached; freed just now
-A underlined    a block that several requests share      A reversed: a block taken just now
-bold            what changed: at a stop by that stop, at the end of a step by the whole step
-▶ →             the line that just ran; the line of the next stop, when it is recorded
-t               tokens: 14t+1 has 14 tokens and one is scheduled in this step
+A            a request; its letter and colour are the same everywhere
+·  :  ×      a free block; free, its content still cached; freed just now
+underlined   a block that several requests share
+reversed     a block taken just now
+bold         changed: by this stop, or at the end of a step by that step
+▶  →         the line that just ran; the line of the next stop, if recorded
+14t+1        a request of 14 tokens, 1 of them scheduled in this step
 """
 
 
@@ -44,8 +49,8 @@ class HelpScreen(ModalScreen[None]):
         stops = []
         for group in GROUPS:
             stops.append(f"{group.key} {group.name}")
-            stops += [f"  {name:<16} {stop.about}" for name, stop in STOPS.items() if stop.group is group]
-        text = "\n".join(["KEYS", KEYS.replace("f-free: every", "every"), "SIGNS", SIGNS, "STOPS", *stops])
+            stops += [f"  {name}\n      {stop.about}" for name, stop in STOPS.items() if stop.group is group]
+        text = "\n".join(["KEYS", KEYS, "SIGNS", SIGNS, "STOPS", *stops])
         with VerticalScroll():
             yield Static(text, markup=False)
 

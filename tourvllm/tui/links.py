@@ -134,7 +134,7 @@ class ThreadLink:
         loop = asyncio.get_running_loop()
 
         def send(line: bytes) -> None:
-            loop.call_soon_threadsafe(receive, [line])
+            loop.call_soon_threadsafe(receive, line.split(b"\n"))
 
         def work() -> None:
             serve(order, send, self._commands)

@@ -42,9 +42,10 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         raise NotImplementedError
 
     def show(self, view: View | None) -> None:
-        """Show a moment of the run."""
+        """Show a moment of the run; a hidden pane keeps it until it is seen."""
         self.view = view
-        self._rebuild()
+        if self.display:
+            self._rebuild()
 
     def on_resize(self) -> None:
         """Lay the same moment out anew."""
@@ -76,6 +77,7 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         if number not in self._strips:
             line = self._lines[number]
             line.end = ""
+            line.stylize_before(line.style)  # rich leaves a text's own style to the console
             self._strips[number] = Strip(line.render(self.app.console)).apply_style(self.rich_style)
         return self._strips[number].crop_extend(x, x + width, self.rich_style)
 

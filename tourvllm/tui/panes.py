@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.style import Style
 from rich.syntax import Syntax
-from rich.text import Text
+from rich.text import Span, Text
 
 from ..plain import batch_pieces, waits_for, watched
 from ..tour.expressions import names
@@ -49,6 +49,9 @@ def _highlighted(text: str) -> list[Text]:
     lines = list(syntax.highlight(text).split("\n"))
     hook_indent = None
     for line in lines:
+        # Only the colours of the theme are wanted, not its background.
+        line.style = ""
+        line.spans = [Span(a, b, _foreground(style)) for a, b, style in line.spans]
         indent = len(line.plain) - len(line.plain.lstrip())
         if hook_indent is not None and line.plain.strip() and indent <= hook_indent:
             hook_indent = None
@@ -59,6 +62,12 @@ def _highlighted(text: str) -> list[Text]:
     return lines
 
 
+def _foreground(style: str | Style) -> Style:
+    if isinstance(style, str):
+        return Style()
+    return Style(color=style.color, bold=style.bold, italic=style.italic)
+
+
 class SourcePane(Pane):
     """The code that ran, from the trace itself; the line that ran is marked, and the next one when known."""
 
@@ -66,8 +75,7 @@ class SourcePane(Pane):
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         at = view.event.at if view.event else None
-        sources = (view.trace.header or {}).get("sources") or {}
-        text = sources.get(at[0]) if at else None
+        text = view.trace.table("sources").get(at[0]) if at else None
         if not at or not isinstance(text, str):
             self.border_title = "source"
             return [Text("No stop yet: press n for the first step.", style=DIM)] if not at else [
@@ -85,8 +93,8 @@ class SourcePane(Pane):
                 mark, style = "▶", HERE
             line = Text.assemble((f"{mark}{number:>3} ", style), code)
             if number == at[1]:
+                line = Text(line.plain, style=HERE)
                 line.pad_right(max(0, width - line.cell_len))
-                line.stylize(HERE, 5)
             lines.append(line)
         self.call_after_refresh(self.show_line, at[1] - 1, height)
         return lines
@@ -97,12 +105,20 @@ class WhyPane(Pane):
 
     TITLE = "why"
 
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.error: str | None = None
+
+    def _build(self, width: int, height: int) -> list[Text]:
+        lines: list[Text] = []
+        if self.error:
+            lines = wrap("ENGINE STOPPED: " + printable(self.error), width, Style(bold=True, reverse=True))
+        return lines + super()._build(width, height)
+
     def build(self, view: View, width: int, height: int) -> list[Text]:
         lines: list[Text] = []
-        if view.error:
-            lines += wrap("ENGINE STOPPED: " + printable(view.error), width, Style(bold=True, reverse=True))
         if view.event is None:
-            scenario = (view.trace.header or {}).get("scenario") or {}
+            scenario = view.trace.table("scenario")
             lines += wrap(printable(str(scenario.get("title", ""))), width, BOLD)
             for paragraph in str(scenario.get("about", "")).split("\n\n"):
                 lines += wrap(one_line(" ".join(paragraph.split())), width)
@@ -120,8 +136,7 @@ class WhyPane(Pane):
         return lines
 
     def _watched(self, view: View, width: int) -> list[Text]:
-        scenario = (view.trace.header or {}).get("scenario")
-        watch = scenario.get("watch") if isinstance(scenario, dict) else None
+        watch = view.trace.table("scenario").get("watch")
         if not isinstance(watch, list) or not watch:
             return []
         values = names(view.state, view.event)
@@ -240,23 +255,22 @@ class TablesPane(Pane):
     def build(self, view: View, width: int, height: int) -> list[Text]:
         state = view.state
         order = state["running"] + state["waiting"] + state["finished"]
-        tables = [
-            self._table(view, seq_id, state["seqs"][seq_id], width)
-            for seq_id in order
-            if state["seqs"][seq_id]["block_table"]
-        ]
-        lines = [line for table in tables for line in table]
-        if len(lines) > height and len(lines) == len(tables):
-            lines = _side_by_side(lines, width)
+        holders = [seq_id for seq_id in order if state["seqs"][seq_id]["block_table"]]
+        lines = [line for seq_id in holders for line in self._table(view, seq_id, width)]
+        if len(lines) > height:
+            short = [self._table(view, seq_id, width, short=True) for seq_id in holders]
+            if all(len(table) == 1 for table in short):
+                lines = _side_by_side([table[0] for table in short], width)
         return lines or [Text("Nobody holds a block.", style=DIM)]
 
-    def _table(self, view: View, seq_id: str, seq: dict[str, Any], width: int) -> list[Text]:
+    def _table(self, view: View, seq_id: str, width: int, short: bool = False) -> list[Text]:
+        seq = view.state["seqs"][seq_id]
         size, owners = view.state["blocks"]["size"], view.state["blocks"]["owners"]
         head = Text.assemble(name(view, seq_id), " ")
         cached, scheduled = seq["num_cached_tokens"], seq["num_scheduled_tokens"]
-        tail = f"  {cached}{f'+{scheduled}' if scheduled else ''}/{seq['num_tokens']} cached"
+        tail = f"  {cached}{f'+{scheduled}' if scheduled else ''}/{seq['num_tokens']}{'' if short else ' cached'}"
         last = cached + scheduled - (len(seq["block_table"]) - 1) * size
-        if 0 < last <= size:
+        if 0 < last <= size and not short:
             tail += f", last {last}/{size}"
         cells = []
         for block_id in seq["block_table"]:

@@ -235,8 +235,7 @@ class Session:
     @property
     def breakpoints(self) -> list[str]:
         """The scenario's breakpoints."""
-        scenario = (self.trace.header or {}).get("scenario")
-        found = scenario.get("breakpoints") if isinstance(scenario, dict) else None
+        found = self.trace.table("scenario").get("breakpoints")
         return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
     def _go_to_first_step(self) -> None:

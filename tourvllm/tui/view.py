@@ -26,7 +26,6 @@ class View:
     why: str = ""
     notes: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
-    error: str | None = None
     hues: dict[str, int] = field(default_factory=dict)
 
     def is_new(self, *path: str) -> bool:
@@ -34,7 +33,7 @@ class View:
         return "/".join(path) in self.changed
 
 
-def look(cursor: Cursor, error: str | None = None) -> View:
+def look(cursor: Cursor) -> View:
     """The view at the cursor."""
     event, step, trace = cursor.event, cursor.step, cursor.trace
     patches = cursor.changes()
@@ -57,7 +56,6 @@ def look(cursor: Cursor, error: str | None = None) -> View:
             for note in trace.notes.get(position, ())
         ),
         decisions=_decisions(cursor, first) if cursor.at_step_end else (),
-        error=error,
         hues={seq_id: index for index, seq_id in enumerate(cursor.state.get("seqs") or ())},
     )
 

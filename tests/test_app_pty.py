@@ -1,0 +1,161 @@
+"""The command in a real terminal: what a person types and sees, and what is left of the terminal afterwards."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pexpect
+import pyte
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+class Terminal:
+    """A pty with a screen, like the one in front of a person."""
+
+    def __init__(self, *arguments: str, size: tuple[int, int] = (120, 40), cwd: Path = ROOT) -> None:
+        self.screen = pyte.Screen(*size)
+        self._stream = pyte.ByteStream(self.screen)
+        environ = {**os.environ, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1", "COLORTERM": "truecolor"}
+        self.process = pexpect.spawn(
+            sys.executable, ["-m", "tourvllm", *arguments], dimensions=(size[1], size[0]), env=environ, cwd=str(cwd),
+            timeout=30,
+        )
+        self.seen = b""
+
+    def read(self, seconds: float = 0.05) -> None:
+        """Draw what has come."""
+        try:
+            data = self.process.read_nonblocking(1 << 16, timeout=seconds)
+        except pexpect.TIMEOUT:
+            return
+        except pexpect.EOF:
+            return
+        self.seen += data
+        self._stream.feed(data)
+
+    def wait_for(self, text: str, seconds: float = 30) -> None:
+        """Wait until `text` stands on the screen."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.read()
+            if text in "\n".join(self.screen.display):
+                return
+        raise AssertionError(f"{text!r} did not come:\n" + "\n".join(self.screen.display))
+
+    def finish(self) -> int:
+        """Wait for the end and return the exit code (128 + n for signal n)."""
+        end = time.monotonic() + 15
+        while self.process.isalive() and time.monotonic() < end:
+            self.read(0.02)
+        self.read()
+        self.process.close()
+        return self.process.exitstatus if self.process.exitstatus is not None else 128 + self.process.signalstatus
+
+    @property
+    def restored(self) -> bool:
+        """Whether the alternate screen was left, the cursor shown and the mouse let go."""
+        return all(self.seen.rfind(off) > self.seen.rfind(on) for on, off in (
+            (b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[?1000h", b"\x1b[?1000l"),
+        ))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_run_step_back_and_quit(cache):
+    """The main job: five steps on, two back, quit; the right step on screen, the terminal whole, the trace kept."""
+    terminal = Terminal("run", "scenarios/kv_pressure.yaml")
+    terminal.wait_for("step 1  SCHEDULE")
+    terminal.process.send("nnnnn")
+    terminal.wait_for("step 5  PREFILL")
+    terminal.process.send("pp")
+    terminal.wait_for("step 3  PREFILL")
+    screen = "\n".join(terminal.screen.display)
+    for word in ("waiting", "running", "block tables", "slot_mapping", "cu_seqlens_q"):
+        assert word in screen
+    terminal.process.send("q")
+    assert terminal.finish() == 0
+    assert terminal.restored
+    assert b"Replay it with: tourvllm replay" in terminal.seen
+    assert list(cache.glob("tourvllm/runs/kv_pressure-*.tvllm.jsonl.gz"))
+
+
+def test_replay(tmp_path):
+    trace = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
+    terminal = Terminal("replay", str(trace), size=(80, 24), cwd=tmp_path)
+    terminal.wait_for("REPLAY")
+    terminal.process.send("nn")
+    terminal.wait_for("step 2  PREFILL")
+    terminal.process.send("q")
+    assert terminal.finish() == 0
+    assert terminal.restored
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_restores_the_terminal(cache, number):
+    terminal = Terminal("run", "kv_pressure")
+    terminal.wait_for("step 1  SCHEDULE")
+    terminal.process.kill(number)
+    assert terminal.finish() == 128 + number
+    assert terminal.restored
+
+
+def test_a_killed_engine_leaves_the_terminal_usable(cache):
+    terminal = Terminal("run", "kv_pressure")
+    terminal.wait_for("step 1  SCHEDULE")
+    terminal.process.send("nnn")
+    terminal.wait_for("step 3  PREFILL")
+    for pid in children(terminal.process.pid):
+        os.kill(pid, signal.SIGKILL)
+    terminal.wait_for("ENGINE STOPPED")
+    terminal.process.send("p")
+    terminal.wait_for("step 2  PREFILL")
+    terminal.process.send("q")
+    assert terminal.finish() == 1
+    assert terminal.restored
+
+
+def children(pid: int) -> list[int]:
+    """The process ids of the children of `pid`."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = entry.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(entry.parent.name))
+    return found
+
+
+def test_the_engine_ends_when_the_app_is_killed(cache):
+    """kill -9 of the app: no engine stays behind, and the trace is whole."""
+    terminal = Terminal("run", "kv_pressure")
+    terminal.wait_for("step 1  SCHEDULE")
+    (engine,) = children(terminal.process.pid)
+    terminal.process.kill(signal.SIGKILL)
+    for _ in range(200):
+        if not Path(f"/proc/{engine}").exists() or "Z" in Path(f"/proc/{engine}/stat").read_text():
+            break
+        time.sleep(0.02)
+    else:
+        raise AssertionError("the engine still runs")
+    terminal.process.close()
+
+
+def test_a_broken_model_says_so_on_the_screen_and_in_the_exit_code(cache, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"architectures": ["OtherForCausalLM"]}')
+    terminal = Terminal("run", "kv_pressure", "--model", str(model))
+    terminal.wait_for("ENGINE STOPPED")
+    terminal.process.send("q")
+    assert terminal.finish() == 1
+    assert terminal.restored
