@@ -1,4 +1,4 @@
-"""What all tests share: one thread, models loaded once, bounded hypothesis, GPU tests skipped without a GPU."""
+"""What all tests share: one thread, models loaded once, bounded hypothesis, GPU tests skipped."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# The top-level folder `kernels` must not shadow Hugging Face's `kernels`, which transformers looks up.
+# The top-level folder `kernels` must not shadow Hugging Face's, which transformers looks up.
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != ROOT]
 
@@ -41,12 +41,6 @@ def _models_once():
 @pytest.fixture(scope="session")
 def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random one-layer Qwen3 of 128 tokens, cheap enough for hundreds of runs."""
-    return random_qwen3(tmp_path_factory.mktemp("mini"), vocab_size=128, hidden_size=32, num_hidden_layers=1)
-
-
-@pytest.fixture(scope="session")
-def kv_pressure(tmp_path_factory: pytest.TempPathFactory):
-    """The recorded run of the bundled scenario kv_pressure: (trace path, states, sentences are left to tests)."""
-    from support import record_scenario
-
-    return record_scenario(tmp_path_factory.mktemp("trace") / "kv_pressure.tvllm.jsonl")
+    return random_qwen3(
+        tmp_path_factory.mktemp("mini"), vocab_size=128, hidden_size=32, num_hidden_layers=1
+    )

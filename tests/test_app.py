@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from screen import lines, pane, press, settle, text
-from tourvllm.plan import make_plan
-from tourvllm.scenarios_folder import bundled
 from tourvllm.tour.reader import read_trace
 from tourvllm.tour.trace import Trace
+
+from tourvllm.plan import make_plan
+from tourvllm.scenarios_folder import bundled
 from tourvllm.tui.app import TourApp
 from tourvllm.tui.links import ChildLink, Link, ThreadLink
 from tourvllm.tui.session import Session
@@ -26,10 +27,15 @@ def replay(path: Path = RECORDED) -> TourApp:
     return TourApp(Session(read_trace(path)))
 
 
-def live(tmp_path: Path, link: Link, name: str = "kv_pressure", steps: int | None = None, **settings) -> TourApp:
+def live(
+    tmp_path: Path, link: Link, name: str = "kv_pressure", steps: int | None = None, **settings
+) -> TourApp:
     plan = make_plan(name, bundled(name).text, settings)
     order = {
-        "name": name, "text": plan.text, "settings": settings, "record": str(tmp_path / "run.tvllm.jsonl.gz"),
+        "name": name,
+        "text": plan.text,
+        "settings": settings,
+        "record": str(tmp_path / "run.tvllm.jsonl.gz"),
         "verify": True,
     }
     return TourApp(Session(Trace(), link, steps), order)
@@ -86,7 +92,9 @@ async def test_home_end_and_messages_at_the_ends():
         assert "This is the end" in lines(app)[-1]
 
 
-@pytest.mark.parametrize(("key", "stop"), [("2", "schedule"), ("4", "prepare_prefill"), ("6", "sample")])
+@pytest.mark.parametrize(
+    ("key", "stop"), [("2", "schedule"), ("4", "prepare_prefill"), ("6", "sample")]
+)
 async def test_a_digit_runs_to_the_next_stop_of_its_group(key, stop):
     app = replay()
     async with app.run_test(size=WIDE) as pilot:
@@ -116,7 +124,10 @@ async def test_c_and_C_find_the_breakpoints_of_the_scenario():
     async with app.run_test(size=WIDE) as pilot:
         await press(pilot, "c")
         first = at(app)[1]
-        assert app.session.cursor.event.stop == "preempt" or not app.session.cursor.state["blocks"]["free"]
+        assert (
+            app.session.cursor.event.stop == "preempt"
+            or not app.session.cursor.state["blocks"]["free"]
+        )
         await press(pilot, "cC")
         assert at(app)[1] == first
 
@@ -128,7 +139,14 @@ async def test_what_a_step_shows_side_by_side():
         async with app.run_test(size=size) as pilot:
             await press(pilot, "nnnnnn")
             state, screen = app.session.cursor.state, text(app)
-            for word in ("waiting", "running", "block tables", "slot_mapping", "cu_seqlens_q", "cu_seqlens_k"):
+            for word in (
+                "waiting",
+                "running",
+                "block tables",
+                "slot_mapping",
+                "cu_seqlens_q",
+                "cu_seqlens_k",
+            ):
                 assert word in screen
             rows = {line.split("│")[0].strip(): line for line in lines(app) if "│" in line}
             shown = [int(cell.split()[0]) for cell in rows["slot_mapping"].split("│")[1:]]
@@ -168,7 +186,11 @@ async def test_tab_zoom_view_and_help():
     async with app.run_test(size=NARROW) as pilot:
         seen = set()
         for _ in range(4):
-            seen |= {word for word in ("why", "engine/", "block pool", "output") if word in "\n".join(lines(app)[2:])}
+            seen |= {
+                word
+                for word in ("why", "engine/", "block pool", "output")
+                if word in "\n".join(lines(app)[2:])
+            }
             await press(pilot, "v")
         assert seen == {"why", "engine/", "block pool", "output"}
 
@@ -189,7 +211,17 @@ async def test_every_key_on_an_empty_session_does_nothing():
     """U2: keys before anything is recorded are kept or ignored, never an error."""
     app = TourApp(Session(Trace(), NoLink()))
     async with app.run_test(size=WIDE) as pilot:
-        for key in [*"npsScC123456vz", "home", "end", "space", "left", "right", "tab", "question_mark", "escape"]:
+        for key in [
+            *"npsScC123456vz",
+            "home",
+            "end",
+            "space",
+            "left",
+            "right",
+            "tab",
+            "question_mark",
+            "escape",
+        ]:
             await pilot.press(key)
         await pilot.pause(0.1)
         assert "starting" in lines(app)[0]
@@ -243,7 +275,16 @@ async def test_a_list_that_was_scrolled_stays():
         assert tables.virtual_size.width <= tables.size.width or tables.scroll_offset.x == 3
 
 
-HOSTILE = ["[bold", "[/]", "[@click=app.quit]x[/]", "a\x1b[2Jb", "bell\x07", "[0] x", "\u202eabc", "漢字🙂"]
+HOSTILE = [
+    "[bold",
+    "[/]",
+    "[@click=app.quit]x[/]",
+    "a\x1b[2Jb",
+    "bell\x07",
+    "[0] x",
+    "\u202eabc",
+    "漢字🙂",
+]
 
 
 async def test_hostile_text_is_shown_literally(tmp_path):
@@ -252,13 +293,29 @@ async def test_hostile_text_is_shown_literally(tmp_path):
     with path.open("wb") as file:
         trace = read_trace(RECORDED)
         header = dict(trace.header)
-        header["scenario"] = {**header["scenario"], "name": "[bold]n\x1b[31m", "title": HOSTILE[3], "watch": HOSTILE}
+        header["scenario"] = {
+            **header["scenario"],
+            "name": "[bold]n\x1b[31m",
+            "title": HOSTILE[3],
+            "watch": HOSTILE,
+        }
         file.write(json.dumps(header).encode() + b"\n")
         for i in range(400):
-            event = json.loads(json.dumps({"kind": "event", **{
-                "i": i, "step": trace.event(i).step, "stop": trace.event(i).stop, "at": trace.event(i).at,
-                "facts": trace.event(i).facts, "do": trace.event(i).do,
-            }}))
+            event = json.loads(
+                json.dumps(
+                    {
+                        "kind": "event",
+                        **{
+                            "i": i,
+                            "step": trace.event(i).step,
+                            "stop": trace.event(i).stop,
+                            "at": trace.event(i).at,
+                            "facts": trace.event(i).facts,
+                            "do": trace.event(i).do,
+                        },
+                    }
+                )
+            )
             for patch in event["do"]:
                 if patch[0] == "set" and isinstance(patch[2], dict) and "pieces" in patch[2]:
                     patch[2]["pieces"] = (HOSTILE * 20)[: len(patch[2]["pieces"])]
@@ -285,10 +342,35 @@ async def test_a_trace_whose_state_makes_no_sense_does_not_end_the_app(tmp_path)
     header = dict(read_trace(RECORDED).header)
     path = tmp_path / "odd.tvllm.jsonl"
     events = [
-        {"kind": "event", "i": 0, "step": 1, "stop": "step", "at": ["x", 99], "facts": {"when": 3}, "do": []},
-        {"kind": "event", "i": 1, "step": -4, "stop": "nonsense", "facts": {},
-         "do": [["set", ["batch"], 3], ["set", ["waiting"], 5], ["set", ["blocks"], {"free": "x", "total": None}]]},
-        {"kind": "event", "i": 2, "step": 1, "stop": "step", "facts": {}, "do": [["take", ["nowhere"], 1]]},
+        {
+            "kind": "event",
+            "i": 0,
+            "step": 1,
+            "stop": "step",
+            "at": ["x", 99],
+            "facts": {"when": 3},
+            "do": [],
+        },
+        {
+            "kind": "event",
+            "i": 1,
+            "step": -4,
+            "stop": "nonsense",
+            "facts": {},
+            "do": [
+                ["set", ["batch"], 3],
+                ["set", ["waiting"], 5],
+                ["set", ["blocks"], {"free": "x", "total": None}],
+            ],
+        },
+        {
+            "kind": "event",
+            "i": 2,
+            "step": 1,
+            "stop": "step",
+            "facts": {},
+            "do": [["take", ["nowhere"], 1]],
+        },
     ]
     path.write_bytes(b"\n".join(json.dumps(line).encode() for line in [header, *events]) + b"\n")
     for size in (WIDE, NARROW):
@@ -311,7 +393,10 @@ async def test_a_live_run_is_driven_by_the_same_keys(tmp_path, make_link):
         assert "LIVE" in lines(app)[0]
         recorded = len(app.session.trace)
         await press(pilot, "nn")
-        assert (at(app)[0], len(app.session.trace)) == (5, recorded)  # back and forth does not drive the engine
+        assert (at(app)[0], len(app.session.trace)) == (
+            5,
+            recorded,
+        )  # back and forth does not drive the engine
         await press(pilot, "s")
         assert len(app.session.trace) == recorded + 1
         await press(pilot, "4")
@@ -386,7 +471,9 @@ async def test_an_engine_that_cannot_start_says_why(tmp_path):
     for entry in files("tourvllm.models").joinpath("tiny").iterdir():
         (broken / entry.name).write_bytes(entry.read_bytes())
     config = json.loads((broken / "config.json").read_text())
-    (broken / "config.json").write_text(json.dumps({**config, "architectures": ["OtherForCausalLM"]}))
+    (broken / "config.json").write_text(
+        json.dumps({**config, "architectures": ["OtherForCausalLM"]})
+    )
     app = live(tmp_path, ThreadLink(), model=str(broken))
     async with app.run_test(size=WIDE) as pilot:
         await settle(pilot)

@@ -16,12 +16,23 @@ ROOT = Path(__file__).parent.parent
 class Terminal:
     """A pty with a screen, like the one in front of a person."""
 
-    def __init__(self, *arguments: str, size: tuple[int, int] = (120, 40), cwd: Path = ROOT) -> None:
+    def __init__(
+        self, *arguments: str, size: tuple[int, int] = (120, 40), cwd: Path = ROOT
+    ) -> None:
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
-        environ = {**os.environ, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1", "COLORTERM": "truecolor"}
+        environ = {
+            **os.environ,
+            "TERM": "xterm-256color",
+            "OMP_NUM_THREADS": "1",
+            "COLORTERM": "truecolor",
+        }
         self.process = pexpect.spawn(
-            sys.executable, ["-m", "tourvllm", *arguments], dimensions=(size[1], size[0]), env=environ, cwd=str(cwd),
+            sys.executable,
+            ["-m", "tourvllm", *arguments],
+            dimensions=(size[1], size[0]),
+            env=environ,
+            cwd=str(cwd),
             timeout=30,
         )
         self.seen = b""
@@ -53,14 +64,23 @@ class Terminal:
             self.read(0.02)
         self.read()
         self.process.close()
-        return self.process.exitstatus if self.process.exitstatus is not None else 128 + self.process.signalstatus
+        return (
+            self.process.exitstatus
+            if self.process.exitstatus is not None
+            else 128 + self.process.signalstatus
+        )
 
     @property
     def restored(self) -> bool:
         """Whether the alternate screen was left, the cursor shown and the mouse let go."""
-        return all(self.seen.rfind(off) > self.seen.rfind(on) for on, off in (
-            (b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[?1000h", b"\x1b[?1000l"),
-        ))
+        return all(
+            self.seen.rfind(off) > self.seen.rfind(on)
+            for on, off in (
+                (b"\x1b[?1049h", b"\x1b[?1049l"),
+                (b"\x1b[?25l", b"\x1b[?25h"),
+                (b"\x1b[?1000h", b"\x1b[?1000l"),
+            )
+        )
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tourvllm.tour.reader import read_trace
+
 from tourvllm.tui.app import TourApp
 from tourvllm.tui.session import Session
 
@@ -32,7 +33,9 @@ def test_views_of_a_small_terminal(snap_compare, view):
 
 
 def test_help(snap_compare):
-    assert snap_compare(TourApp(Session(read_trace(RECORDED))), press=["question_mark"], terminal_size=(120, 40))
+    assert snap_compare(
+        TourApp(Session(read_trace(RECORDED))), press=["question_mark"], terminal_size=(120, 40)
+    )
 
 
 def test_zoomed_batch(snap_compare):
@@ -43,4 +46,6 @@ def test_zoomed_batch(snap_compare):
 def test_no_colour(snap_compare, monkeypatch):
     """U7: with NO_COLOR everything is still told apart by letters and shapes."""
     monkeypatch.setenv("NO_COLOR", "1")
-    assert snap_compare(TourApp(Session(read_trace(RECORDED))), press=["n"] * 12, terminal_size=(120, 40))
+    assert snap_compare(
+        TourApp(Session(read_trace(RECORDED))), press=["n"] * 12, terminal_size=(120, 40)
+    )

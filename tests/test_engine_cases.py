@@ -1,8 +1,8 @@
-"""Small cases that broke other serving engines, each named by its id in the list of known failures.
+"""Small cases that broke other serving engines, each named by its known failure's id.
 
-Letters: L liveness, B block accounting, C prefix cache, K chunked prefill, P preemption, S sampling, T text, V
-validation and clean-up, M loading. `bs` is the block size, `N` the number of blocks. Every run is recorded and
-checked against the engine and the invariants at every stop.
+Letters: L liveness, B block accounting, C prefix cache, K chunked prefill, P preemption, S
+sampling, T text, V validation and clean-up, M loading. `bs` is the block size, `N` the number of blocks.
+Every run is recorded and checked against the engine and the invariants at every stop.
 """
 
 import pytest
@@ -31,7 +31,9 @@ def watch(mini):
 @pytest.fixture
 def alone(watch):
     """The tokens of one request that has an ample engine to itself."""
-    return lambda prompt, params: tokens(watch(N=128, prefix_caching=False).engine.generate([prompt], params))[0]
+    return lambda prompt, params: tokens(
+        watch(N=128, prefix_caching=False).engine.generate([prompt], params)
+    )[0]
 
 
 def scheduled_per_step(watched: Watched) -> list[int]:
@@ -53,7 +55,9 @@ def hits(watched: Watched) -> list[int]:
 @pytest.mark.parametrize(("prompt", "gen", "N"), [(8, 4, 2), (12, 20, 4)], ids=["L1", "L3"])
 def test_L1_L3_what_can_never_fit_is_rejected_when_added(watch, prompt, gen, N):
     watched = watch(N=N)
-    with pytest.raises(RequestError, match=rf"{prompt} tokens .* {gen} needs \d+ blocks of 4, .* pool has {N}"):
+    with pytest.raises(
+        RequestError, match=rf"{prompt} tokens .* {gen} needs \d+ blocks of 4, .* pool has {N}"
+    ):
         watched.engine.add_request(P(0, prompt), greedy(gen))
     assert watched.engine.is_finished()
     assert free(watched) == N
@@ -68,7 +72,10 @@ def test_L1_a_request_that_just_fits_finishes_alone(watch):
 
 def test_L2_the_impossible_is_rejected_and_the_others_go_on(watch):
     watched = watch(N=8)
-    assert [len(ids) for ids in tokens(watched.engine.generate([P(0, 5), P(10, 15), P(20, 25)], greedy(4)))] == [4] * 3
+    assert [
+        len(ids)
+        for ids in tokens(watched.engine.generate([P(0, 5), P(10, 15), P(20, 25)], greedy(4)))
+    ] == [4] * 3
     a, b = watched.engine.generate([P(0, 40), P(0, 4)], [greedy(1), greedy(2)])
     assert (a.finish_reason, a.token_ids) == ("rejected", [])
     assert "needs 10 blocks" in a.error
@@ -80,7 +87,12 @@ def test_L2_cannot_fit_now_is_not_can_never_fit(watch):
     watched = watch(N=4)
     outputs = watched.engine.generate([P(0, 12), P(20, 32)], greedy(4))
     assert [output.finish_reason for output in outputs] == ["length", "length"]
-    assert watched.facts("wait")[0] == {"seqs": ["1"], "cause": "no_free_blocks", "needs": 3, "free": 1}
+    assert watched.facts("wait")[0] == {
+        "seqs": ["1"],
+        "cause": "no_free_blocks",
+        "needs": 3,
+        "free": 1,
+    }
 
 
 def test_L4_no_block_is_reserved_behind_the_users_back(watch):
@@ -112,7 +124,11 @@ def test_L7_those_who_are_not_preempted_go_on_in_the_same_step(watch):
     first = watched.facts("preempt")[0]
     assert (first["seq"], first["needed_by"]) == ("2", "0")
     step = next(event.step for event in watched.events if event.stop == "preempt")
-    got = [event.facts["seq"] for event in watched.events if event.stop == "append_token" and event.step == step]
+    got = [
+        event.facts["seq"]
+        for event in watched.events
+        if event.stop == "append_token" and event.step == step
+    ]
     assert got == ["0", "1"]
 
 
@@ -134,14 +150,23 @@ def test_L10_max_num_seqs_bounds_running(watch):
     watched = watch(max_num_seqs=2)
     watched.engine.generate([P(i, i + 8) for i in range(6)], greedy(3))
     assert max(facts["running"] for facts in watched.facts("step") if "running" in facts) == 2
-    assert watched.facts("wait")[0] == {"seqs": ["2"], "cause": "max_num_seqs", "running": 2, "limit": 2}
+    assert watched.facts("wait")[0] == {
+        "seqs": ["2"],
+        "cause": "max_num_seqs",
+        "running": 2,
+        "limit": 2,
+    }
 
 
 def test_running_never_outgrows_the_budget_that_its_decodes_need(watch):
     watched = watch(max_num_batched_tokens=3)
     watched.engine.generate([P(i, i + 2) for i in range(5)], greedy(4))
     assert min(scheduled_per_step(watched)) == -3
-    full = [facts for facts in watched.facts("wait") if facts["cause"] == "token_budget" and facts["left"] == 0]
+    full = [
+        facts
+        for facts in watched.facts("wait")
+        if facts["cause"] == "token_budget" and facts["left"] == 0
+    ]
     assert full, "running takes the whole budget, and the cause says that nothing of it is left"
 
 
@@ -204,7 +229,12 @@ def test_B4_reference_counts_follow_the_tables(watch):
     counts.append(dict(watched.state["blocks"]["ref_count"]))
     watched.run()
     counts.append(dict(watched.state["blocks"]["ref_count"]))
-    assert [[count.get(key, 0) for key in ("0", "1")] for count in counts] == [[1, 1], [2, 2], [1, 1], [0, 0]]
+    assert [[count.get(key, 0) for key in ("0", "1")] for count in counts] == [
+        [1, 1],
+        [2, 2],
+        [1, 1],
+        [0, 0],
+    ]
 
 
 def test_B5_nothing_leaks_when_a_shared_prefix_ends_inside_a_block(watch):
@@ -327,7 +357,12 @@ def test_K3_a_request_that_is_not_scheduled_holds_no_blocks(watch):
     watched.engine.add_request(P(0, 6), greedy(2), "A")
     watched.engine.add_request(P(20, 30), greedy(2), "B")
     watched.step()
-    assert watched.facts("wait")[0] == {"seqs": ["B"], "cause": "token_budget", "needs": 10, "left": 2}
+    assert watched.facts("wait")[0] == {
+        "seqs": ["B"],
+        "cause": "token_budget",
+        "needs": 10,
+        "left": 2,
+    }
     assert watched.state["seqs"]["B"]["block_table"] == []
 
 
@@ -375,10 +410,19 @@ def test_P1_the_preempted_computes_prompt_and_outputs_again(watch, alone):
 def test_P2_the_phase_is_explicit_and_not_guessed_from_outputs(watch):
     watched = watch(N=10)
     watched.engine.generate([P(0, 3), P(50, 53)], greedy(30))
-    back = next(i for i, event in enumerate(watched.events) if event.stop == "admit" and event.facts["preemptions"])
-    following = [event for event in watched.events[back:] if event.stop in ("schedule", "prepare_prefill")][:2]
+    back = next(
+        i
+        for i, event in enumerate(watched.events)
+        if event.stop == "admit" and event.facts["preemptions"]
+    )
+    following = [
+        event for event in watched.events[back:] if event.stop in ("schedule", "prepare_prefill")
+    ][:2]
     assert following[0].facts["phase"] == "prefill"
-    assert (following[1].stop, following[1].facts["seqs"]) == ("prepare_prefill", [watched.events[back].facts["seq"]])
+    assert (following[1].stop, following[1].facts["seqs"]) == (
+        "prepare_prefill",
+        [watched.events[back].facts["seq"]],
+    )
 
 
 def test_P3_preemptions_are_bounded_and_everyone_finishes(watch, alone):
@@ -397,7 +441,9 @@ HOT = {"temperature": 1.0, "ignore_eos": True}
 def draws(logits: torch.Tensor, **params) -> set[int]:
     """Every token that 300 seeds choose from one row of logits."""
     rows = logits.float().expand(300, -1)
-    return set(sample(rows, [SamplingParams(seed=seed, **params) for seed in range(300)], [0] * 300))
+    return set(
+        sample(rows, [SamplingParams(seed=seed, **params) for seed in range(300)], [0] * 300)
+    )
 
 
 def test_S1_temperature_0_is_greedy_beside_rows_with_noise(watch, alone):
@@ -416,7 +462,11 @@ def test_S2_a_tiny_temperature_is_the_argmax(temperature):
 
 def test_S3_a_forbidden_token_in_a_mixed_batch():
     row = torch.tensor([-float("inf"), 1.0, 2.0])
-    params = [SamplingParams(temperature=0), SamplingParams(temperature=1.0), SamplingParams(temperature=0)]
+    params = [
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=1.0),
+        SamplingParams(temperature=0),
+    ]
     chosen = sample(row.expand(3, -1), params, [5, 5, 5])
     assert (chosen[0], chosen[2]) == (2, 2)
     assert draws(row, temperature=1.0) == {1, 2}
@@ -459,6 +509,12 @@ def test_samples_follow_their_probabilities():
     torch.testing.assert_close(count / 4000, probs, atol=0.03, rtol=0)
 
 
+def test_each_position_has_noise_of_its_own():
+    row = torch.zeros(200, 50)
+    chosen = sample(row, [SamplingParams(seed=3)] * 200, list(range(200)))
+    assert len(set(chosen)) > 40
+
+
 def test_S6_a_seeded_request_has_its_tokens_whoever_shares_the_batch(watch, alone):
     prompts = [P(0, 7), P(30, 37), P(60, 67)]
     params = [SamplingParams(seed=i, max_tokens=20, **HOT) for i in range(3)]
@@ -469,7 +525,10 @@ def test_S6_a_seeded_request_has_its_tokens_whoever_shares_the_batch(watch, alon
 
 
 def test_S6_equal_prompts_differ_by_their_seeds_alone(alone):
-    chosen = [tuple(alone(P(0, 6), SamplingParams(seed=seed, max_tokens=12, **HOT))) for seed in (1, 1, 2, -2)]
+    chosen = [
+        tuple(alone(P(0, 6), SamplingParams(seed=seed, max_tokens=12, **HOT)))
+        for seed in (1, 1, 2, -2)
+    ]
     assert chosen[0] == chosen[1]
     assert len(set(chosen)) == 3
 
@@ -496,30 +555,41 @@ def pieces(tokenizer, prompt: list[int], token_ids: list[int]) -> list[str]:
 
 
 def byte_ids(tokenizer, data: bytes) -> list[int]:
-    """The tokens of single bytes: byte-level BPE writes printable bytes as they are, the others from 256 on."""
+    """The tokens of single bytes: byte-level BPE writes those without a letter from 256 on."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in plain]
-    letter = {byte: chr(byte) for byte in plain} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    letter = {byte: chr(byte) for byte in plain} | {
+        byte: chr(256 + i) for i, byte in enumerate(others)
+    }
     return tokenizer.convert_tokens_to_ids([letter[byte] for byte in data])
 
 
-@pytest.mark.parametrize(("data", "expected"), [
-    (b"\xc4\x8f", ["", "ď", ""]),
-    (b"\xf0\x9f\x98\x80", ["", "", "", "😀", ""]),
-    (b"\xc4 x", ["", "\ufffd ", "x", ""]),
-    (b"a\xc4", ["a", "", "\ufffd"]),
-], ids=["C4|8F", "F0.9F.98.80", "C4+space", "C4 last"])
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"\xc4\x8f", ["", "ď", ""]),
+        (b"\xf0\x9f\x98\x80", ["", "", "", "😀", ""]),
+        (b"\xc4 x", ["", "\ufffd ", "x", ""]),
+        (b"a\xc4", ["a", "", "\ufffd"]),
+    ],
+    ids=["C4|8F", "F0.9F.98.80", "C4+space", "C4 last"],
+)
 def test_T2_a_partial_character_is_held_and_sent_once_whole(tokenizer, data, expected):
     assert pieces(tokenizer, tokenizer.encode("Once"), byte_ids(tokenizer, data)) == expected
 
 
-@pytest.mark.parametrize(("prompt", "output", "expected"), [
-    (b"caf\xc3", b"\xa9 x", ["é", " ", "x", ""]),
-    (b"caf\xc3", b"a b", ["a", " ", "b", ""]),
-    (b"a\xf0\x9f", b"\x98\x80!", ["", "😀", "!", ""]),
-    (b"a\xf0\x9f", b"\x98", ["", ""]),
-])
-def test_T1_after_a_prompt_that_ends_inside_a_character_only_new_text_is_sent(tokenizer, prompt, output, expected):
+@pytest.mark.parametrize(
+    ("prompt", "output", "expected"),
+    [
+        (b"caf\xc3", b"\xa9 x", ["é", " ", "x", ""]),
+        (b"caf\xc3", b"a b", ["a", " ", "b", ""]),
+        (b"a\xf0\x9f", b"\x98\x80!", ["", "😀", "!", ""]),
+        (b"a\xf0\x9f", b"\x98", ["", ""]),
+    ],
+)
+def test_T1_after_a_prompt_that_ends_inside_a_character_only_new_text_is_sent(
+    tokenizer, prompt, output, expected
+):
     assert pieces(tokenizer, byte_ids(tokenizer, prompt), byte_ids(tokenizer, output)) == expected
 
 
@@ -534,17 +604,25 @@ def test_T4_max_tokens_counts_and_an_end_token_is_not_visible(mini, watch, tmp_p
     assert output.text.strip() == f"w{third[0]}"
 
 
-@pytest.mark.parametrize("where", ["config.json", "generation_config.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    "where", ["config.json", "generation_config.json", "tokenizer_config.json"]
+)
 def test_T5_end_tokens_of_model_generation_and_tokenizer_all_count(mini, watch, tmp_path, where):
     second = watch().engine.generate([P(3, 9)], greedy(3))[0].token_ids[1]
     ending = with_config(mini, tmp_path / "ending", eos_token_id=127)
-    changes = {"eos_token": f"w{second}"} if where.startswith("tokenizer") else {"eos_token_id": [127, second]}
+    changes = (
+        {"eos_token": f"w{second}"}
+        if where.startswith("tokenizer")
+        else {"eos_token_id": [127, second]}
+    )
     with_config(ending, ending, where, **changes)
     if where != "generation_config.json":
         with_config(ending, ending, "generation_config.json", eos_token_id=126)
     watched = watch(folder=ending)
     assert second in watched.engine.stop_token_ids
-    assert watched.engine.generate([P(3, 9)], greedy(8, ignore_eos=False))[0].finish_reason == "stop"
+    assert (
+        watched.engine.generate([P(3, 9)], greedy(8, ignore_eos=False))[0].finish_reason == "stop"
+    )
 
 
 # Validation and clean-up
@@ -556,20 +634,39 @@ def test_V1_max_tokens_must_be_a_count(value):
         SamplingParams(max_tokens=value)
 
 
-@pytest.mark.parametrize(("field", "value"), [
-    ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", "hot"),
-    ("top_p", 0), ("top_p", 1.1), ("top_p", None), ("top_k", -2), ("top_k", 1.5), ("seed", 0.5), ("seed", 2**70),
-    ("ignore_eos", "yes"),
-])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("temperature", "hot"),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("top_p", None),
+        ("top_k", -2),
+        ("top_k", 1.5),
+        ("seed", 0.5),
+        ("seed", 2**70),
+        ("ignore_eos", "yes"),
+    ],
+)
 def test_V1_a_wrong_sampling_field_is_named(field, value):
     with pytest.raises(RequestError, match=f"^{field} "):
         SamplingParams(**{field: value})
 
 
-@pytest.mark.parametrize(("prompt", "gen", "words"), [
-    ([], 1, "prompt is empty"), ("", 1, "prompt is empty"), (P(0, 20), 13, "max_model_len 32"),
-    (None, 1, "neither text nor"), ("\ud800", 1, "neither text nor"), ([1, "x"], 1, "token id 'x'"),
-])
+@pytest.mark.parametrize(
+    ("prompt", "gen", "words"),
+    [
+        ([], 1, "prompt is empty"),
+        ("", 1, "prompt is empty"),
+        (P(0, 20), 13, "max_model_len 32"),
+        (None, 1, "neither text nor"),
+        ("\ud800", 1, "neither text nor"),
+        ([1, "x"], 1, "token id 'x'"),
+    ],
+)
 def test_V1_a_wrong_prompt_is_refused_when_added(watch, prompt, gen, words):
     watched = watch(max_model_len=32)
     with pytest.raises(RequestError, match=words):
@@ -607,11 +704,25 @@ def test_V4_ids_outside_the_vocabulary_never_reach_the_model(watch, token_id):
         watch().engine.add_request([1, token_id], greedy(1))
 
 
-@pytest.mark.parametrize(("field", "value"), [
-    ("num_blocks", 0), ("num_blocks", -1), ("block_size", 0), ("block_size", 1.5), ("block_size", True),
-    ("max_num_seqs", 0), ("max_num_batched_tokens", "8"), ("max_model_len", 0), ("num_blocks", 2**40),
-    ("policy", "magic"), ("dtype", "int8"), ("prefix_caching", 1), ("device", 0), ("num_bocks", 8),
-])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_blocks", 0),
+        ("num_blocks", -1),
+        ("block_size", 0),
+        ("block_size", 1.5),
+        ("block_size", True),
+        ("max_num_seqs", 0),
+        ("max_num_batched_tokens", "8"),
+        ("max_model_len", 0),
+        ("num_blocks", 2**40),
+        ("policy", "magic"),
+        ("dtype", "int8"),
+        ("prefix_caching", 1),
+        ("device", 0),
+        ("num_bocks", 8),
+    ],
+)
 def test_V5_a_wrong_setting_is_named(field, value):
     with pytest.raises(ConfigError) as caught:
         EngineConfig.from_dict({field: value})
@@ -619,7 +730,9 @@ def test_V5_a_wrong_setting_is_named(field, value):
     assert str(caught.value).startswith(f"{field}: ")
 
 
-@pytest.mark.parametrize(("field", "value"), [("max_model_len", 513), ("device", "cuda:77"), ("device", "nonsense")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("max_model_len", 513), ("device", "cuda:77"), ("device", "nonsense")]
+)
 def test_V5_a_setting_that_the_model_or_machine_cannot_have_is_named(mini, field, value):
     with pytest.raises(ConfigError) as caught:
         make_engine(mini, **{field: value})
@@ -630,7 +743,10 @@ def test_V6_a_request_may_be_as_long_as_the_limit(watch):
     watched = watch(max_model_len=18)
     (output,) = watched.engine.generate([P(0, 16)], greedy(2))
     assert len(output.token_ids) == 2
-    assert watch(max_model_len=17).engine.generate([P(0, 16)], greedy(2))[0].finish_reason == "rejected"
+    assert (
+        watch(max_model_len=17).engine.generate([P(0, 16)], greedy(2))[0].finish_reason
+        == "rejected"
+    )
 
 
 def test_V7_aborts_leak_nothing_and_raise_nothing(watch):
@@ -674,20 +790,30 @@ def rewrite(folder, target, change):
 
 def test_M1_a_tied_head_may_be_missing_or_present(tmp_path, mini):
     assert "lm_head.weight" not in load_file(TINY / "model.safetensors")
-    stored = rewrite(TINY, tmp_path / "tied", lambda w: w | {"lm_head.weight": w["model.embed_tokens.weight"] * 2})
+    stored = rewrite(
+        TINY,
+        tmp_path / "tied",
+        lambda w: w | {"lm_head.weight": w["model.embed_tokens.weight"] * 2},
+    )
     model = make_engine(stored).model_runner.model
     assert model.lm_head is model.embed_tokens
 
 
-@pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight", "model.layers.0.self_attn.k_norm.weight"])
+@pytest.mark.parametrize(
+    "name", ["lm_head.weight", "model.norm.weight", "model.layers.0.self_attn.k_norm.weight"]
+)
 def test_M1_a_missing_tensor_is_named(mini, tmp_path, name):
-    broken = rewrite(mini, tmp_path / "m", lambda w: {key: value for key, value in w.items() if key != name})
+    broken = rewrite(
+        mini, tmp_path / "m", lambda w: {key: value for key, value in w.items() if key != name}
+    )
     with pytest.raises(ModelError, match=f"{name} is missing"):
         make_engine(broken)
 
 
 def test_M1_a_tensor_that_nothing_uses_is_named(mini, tmp_path):
-    broken = rewrite(mini, tmp_path / "m", lambda w: w | {"model.layers.7.surprise": torch.zeros(1)})
+    broken = rewrite(
+        mini, tmp_path / "m", lambda w: w | {"model.layers.7.surprise": torch.zeros(1)}
+    )
     with pytest.raises(ModelError, match=r"unexpected tensors: model\.layers\.7\.surprise"):
         make_engine(broken)
 
@@ -698,16 +824,22 @@ def test_M1_a_tensor_of_another_shape_is_named(mini, tmp_path):
         make_engine(broken)
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"architectures": ["OtherForCausalLM"]}, "OtherForCausalLM is not supported"),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_scaling"),
-    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
-    ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}}, "rope_scaling"),
-    ({"attention_bias": True}, "attention_bias"),
-    ({"use_sliding_window": True}, "sliding window"),
-    ({"hidden_act": "gelu"}, "gelu"),
-    ({"hidden_size": None}, "hidden_size"),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architectures": ["OtherForCausalLM"]}, "OtherForCausalLM is not supported"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_scaling"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}},
+            "rope_scaling",
+        ),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"use_sliding_window": True}, "sliding window"),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"hidden_size": None}, "hidden_size"),
+    ],
+)
 def test_M2_what_is_not_supported_is_refused_by_name(mini, tmp_path, changes, words):
     with pytest.raises(ModelError, match=words):
         make_engine(with_config(mini, tmp_path / "m", **changes))
@@ -719,12 +851,17 @@ def test_M2_an_explicit_default_rope_is_fine(mini, tmp_path):
 
 
 def test_M2_head_dim_may_be_derived(tmp_path):
-    folder = random_qwen3(tmp_path / "m", vocab_size=32, hidden_size=32, num_hidden_layers=1, head_dim=16)
+    folder = random_qwen3(
+        tmp_path / "m", vocab_size=32, hidden_size=32, num_hidden_layers=1, head_dim=16
+    )
     derived = with_config(folder, tmp_path / "derived", head_dim=None)
     assert make_engine(derived).model_config.head_dim == 16
 
 
-@pytest.mark.parametrize("damage", ["no folder", "no config", "torn config", "torn weights", "no weights", "no tokenizer"])
+@pytest.mark.parametrize(
+    "damage",
+    ["no folder", "no config", "torn config", "torn weights", "no weights", "no tokenizer"],
+)
 def test_M2_a_damaged_folder_is_a_sentence(mini, tmp_path, damage):
     folder = tmp_path / "m"
     if damage != "no folder":

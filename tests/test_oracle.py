@@ -1,4 +1,4 @@
-"""The engine's greedy tokens and logits are those of Hugging Face transformers, however it is set up."""
+"""Greedy tokens and logits are those of Hugging Face transformers, however the engine is set up."""
 
 import functools
 from pathlib import Path
@@ -15,7 +15,7 @@ STORIES = [
     "The sun",
 ]
 LOGITS_TOLERANCE = 2e-4
-"""Float32 sums in another order: the logits are of the order of 10, so this is about 1e-5 of them."""
+"""Float32 sums in another order: the logits are of the order of 10, so about 1e-5 of them."""
 
 
 @functools.cache
@@ -24,7 +24,9 @@ def reference(folder: Path):
     from transformers import AutoModelForCausalLM, GenerationConfig
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)  # greedy, and no end-of-sequence
+    model.generation_config = GenerationConfig(
+        do_sample=False, pad_token_id=0
+    )  # greedy, and no end-of-sequence
     return model
 
 
@@ -48,8 +50,17 @@ def sharded(tmp_path_factory) -> Path:
     """A random Qwen3: 4 layers, grouped heads, an untied head, several safetensors files."""
     folder = tmp_path_factory.mktemp("sharded")
     random_qwen3(
-        folder, tokenizer=TINY, max_shard_size="500KB", vocab_size=2048, hidden_size=128, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, intermediate_size=256, initializer_range=0.08,
+        folder,
+        tokenizer=TINY,
+        max_shard_size="500KB",
+        vocab_size=2048,
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        intermediate_size=256,
+        initializer_range=0.08,
     )
     assert len(list(folder.glob("*.safetensors"))) > 1
     return folder
@@ -59,7 +70,9 @@ def check_tokens(folder: Path, prompts: list[list[int]], max_tokens: int, **sett
     """Run all prompts at once, with every stop checked, and compare each with transformers."""
     watched = Watched(make_engine(folder, **settings))
     outputs = watched.engine.generate(prompts, greedy(max_tokens))
-    assert tokens(outputs) == [reference_greedy(folder, tuple(prompt), max_tokens) for prompt in prompts]
+    assert tokens(outputs) == [
+        reference_greedy(folder, tuple(prompt), max_tokens) for prompt in prompts
+    ]
     return watched
 
 
@@ -84,7 +97,12 @@ def test_every_chunk_size(prompts, budget):
 @pytest.mark.parametrize("prefix_caching", [True, False])
 def test_small_pools_preempt(prompts, block_size, num_blocks, budget, prefix_caching):
     watched = check_tokens(
-        TINY, prompts, 24, block_size=block_size, num_blocks=num_blocks, max_num_batched_tokens=budget,
+        TINY,
+        prompts,
+        24,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        max_num_batched_tokens=budget,
         prefix_caching=prefix_caching,
     )
     assert watched.facts("preempt")
@@ -98,18 +116,26 @@ def test_prefix_hits(prompts, block_size):
     watched = Watched(engine)
     (output,) = engine.generate([prompts[1]], greedy(24))
     assert output.token_ids == reference_greedy(TINY, tuple(prompts[1]), 24)
-    assert watched.facts("admit")[0]["num_cached_tokens"] == len(prompts[0]) // block_size * block_size
+    assert (
+        watched.facts("admit")[0]["num_cached_tokens"] == len(prompts[0]) // block_size * block_size
+    )
 
 
-@pytest.mark.parametrize("settings", [
-    {}, {"block_size": 1}, {"block_size": 3, "max_num_batched_tokens": 5}, {"block_size": 4, "num_blocks": 11},
-])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"block_size": 1},
+        {"block_size": 3, "max_num_batched_tokens": 5},
+        {"block_size": 4, "num_blocks": 11},
+    ],
+)
 def test_untied_sharded_model(sharded, prompts, settings):
     check_tokens(sharded, prompts, 16, **settings)
 
 
 def test_weights_are_those_of_the_shards(sharded):
-    """A tied or a wrong head would still give some tokens: the embedding and the head must differ."""
+    """A tied or a wrong head would still give some tokens: the head must be the stored one."""
     model = make_engine(sharded).model_runner.model
     assert torch.equal(model.lm_head, reference(sharded).lm_head.weight)
     assert not torch.equal(model.lm_head, model.embed_tokens)
@@ -117,13 +143,17 @@ def test_weights_are_those_of_the_shards(sharded):
 
 @pytest.mark.parametrize("cached_blocks", [0, 1, 3])
 @pytest.mark.parametrize("folder", ["tiny", "sharded"])
-def test_logits_of_a_prefill_after_a_cached_prefix(prompts, sharded, folder, cached_blocks, monkeypatch):
+def test_logits_of_a_prefill_after_a_cached_prefix(
+    prompts, sharded, folder, cached_blocks, monkeypatch
+):
     folder = TINY if folder == "tiny" else sharded
     engine, prompt, seen = make_engine(folder, block_size=4), prompts[1], []
     if cached_blocks:
         engine.generate([prompt[: cached_blocks * 4]], greedy(1))
     forward = engine.model_runner.model.forward
-    monkeypatch.setattr(engine.model_runner.model, "forward", lambda *a: seen.append(forward(*a)) or seen[-1])
+    monkeypatch.setattr(
+        engine.model_runner.model, "forward", lambda *a: seen.append(forward(*a)) or seen[-1]
+    )
     watched = Watched(engine)
     engine.generate([prompt], greedy(1))
     assert watched.facts("admit")[0]["num_cached_tokens"] == cached_blocks * 4
@@ -154,6 +184,9 @@ def test_eos_ends_a_request_where_transformers_ends_it(prompts):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("settings", [{}, {"block_size": 3, "max_num_batched_tokens": 5}, {"block_size": 4, "num_blocks": 11}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"block_size": 3, "max_num_batched_tokens": 5}, {"block_size": 4, "num_blocks": 11}],
+)
 def test_on_a_gpu(prompts, settings):
     check_tokens(TINY, prompts, 24, device="cuda", dtype="float32", **settings)

@@ -67,7 +67,7 @@ def record_plan(plan: Plan) -> Recorded:
     outputs = run.run()
     assert run.verifier is not None
     assert run.verifier.num_checked == len(sink.trace)
-    return Recorded(plan, sink.trace, outputs, run._narrator.unsaid)
+    return Recorded(plan, sink.trace, outputs, run.narrator.unsaid)
 
 
 recorded = cache(record)

@@ -42,12 +42,13 @@ def _power(a: float, b: float) -> Any:
     return a**b
 
 
-_FUNCTIONS = {"len": len, "min": min, "max": max, "sum": _sum, "abs": abs, "sorted": sorted, "any": any, "all": all}
+_FUNCTIONS = {function.__name__: function for function in (len, min, max, abs, sorted, any, all)} | {"sum": _sum}
 _ARITHMETIC = {ast.Add: operator.add, ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Pow: _power}
-_OPERATORS = simpleeval.DEFAULT_OPERATORS | {kind: _of_numbers(compute) for kind, compute in _ARITHMETIC.items()}
+_NUMBERS_ONLY = {kind: _of_numbers(compute) for kind, compute in _ARITHMETIC.items()}
+_OPERATORS = simpleeval.DEFAULT_OPERATORS | _NUMBERS_ONLY
 
 
-class _Evaluator(simpleeval.EvalWithCompoundTypes):  # type: ignore[misc]
+class _Evaluator(simpleeval.EvalWithCompoundTypes):
     """simpleeval without methods (`waiting.clear()` would change the state) and without f-strings (any width)."""
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -71,7 +72,7 @@ def names(state: dict[str, Any], event: Event | None = None) -> dict[str, Any]:
     found: dict[str, Any] = dict(state.get("seqs") or {})
     if event is not None:
         found.update(event.facts)
-        found.update(stop=event.stop)
+        found.update(stop=event.stop, facts=event.facts)
     found.update(state)
     found.update(
         free=len(free),

@@ -74,8 +74,8 @@ def _check_queues(state: dict[str, Any]) -> None:
         _fail(4, "a request is in no queue or in more than one")
     for seq_id in state["waiting"]:
         seq = state["seqs"][seq_id]
-        if seq["block_table"] and not seq["num_cached_tokens"] and not seq["num_scheduled_tokens"]:
-            # Between `allocate` and `admit`/`chunk` of one schedule the request holds blocks and is not
-            # yet scheduled: only a state outside of `schedule` breaks the rule.
-            if state["phase"] != "schedule":
-                _fail(4, f"{seq_id} waits with nothing computed and holds blocks")
+        idle = not seq["num_cached_tokens"] and not seq["num_scheduled_tokens"]
+        # Between `allocate` and `admit`/`chunk` of one schedule the request holds blocks and is not yet
+        # scheduled: only a state outside of `schedule` breaks the rule.
+        if seq["block_table"] and idle and state["phase"] != "schedule":
+            _fail(4, f"{seq_id} waits with nothing computed and holds blocks")

@@ -88,6 +88,7 @@ class Recorder:
     ) -> None:
         self.state = state
         self.count = 0
+        self._step = 0
         self._sinks = sinks
         self._clock = clock
         self._start = clock()
@@ -114,6 +115,7 @@ class Recorder:
         for patch in do:
             apply(self.state, [*patch[:2], *(_own(value) for value in patch[2:])])
         self.count += 1
+        self._step = step
         self._since_keyframe += 1
         self._bytes_since_keyframe += len(line)
         if self._since_keyframe >= KEYFRAME_EVERY and self._bytes_since_keyframe >= self._keyframe_bytes:
@@ -122,7 +124,7 @@ class Recorder:
 
     def note(self, kind: str, **fields: Any) -> None:
         """Record a line that belongs to the last event: a `note` (narration) or a `bookmark`."""
-        self._write(_encode({"kind": kind, "i": self.count, **fields}))
+        self._write(_encode({"kind": kind, "i": self.count, "step": self._step, **fields}))
 
     def flush(self) -> None:
         """Make everything recorded so far safe in every sink."""

@@ -191,6 +191,10 @@ def _check(scenario: Scenario, source: Source) -> None:
             seen.add(request.id)
     if sum(request.count for request in scenario.requests) > MAX_REQUESTS:
         raise source.error("requests", f"there may be {MAX_REQUESTS:,} requests at most")
+    _check_expressions(scenario, source)
+
+
+def _check_expressions(scenario: Scenario, source: Source) -> None:
     for i, narration in enumerate(scenario.tour):
         _check_expression(source, f"tour[{i}].at", narration.at)
         if narration.condition:

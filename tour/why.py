@@ -24,7 +24,8 @@ def why(event: Event, state: dict[str, Any]) -> str:
     return line(f"{event.stop}: {str(event.facts)[:500]}")
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
+    """`1 token`, `2 tokens`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -35,12 +36,12 @@ def _ids(ids: list[Any], limit: int = 12) -> str:
 
 def _generate(f: Facts, s: Facts) -> str:
     if f["when"] == "begin":
-        return f"{_plural(f['num_requests'], 'request')} to run. The loop repeats step until all have finished."
-    return f"Every request has finished after {_plural(s['step'], 'step')}: {_free(s)}."
+        return f"{plural(f['num_requests'], 'request')} to run. The loop repeats step until all have finished."
+    return f"Every request has finished after {plural(s['step'], 'step')}: {_free(s)}."
 
 
 def _free(s: Facts) -> str:
-    return f"{len(s['blocks']['free'])} of {_plural(s['blocks']['total'], 'block')} free"
+    return f"{len(s['blocks']['free'])} of {plural(s['blocks']['total'], 'block')} free"
 
 
 def _step(f: Facts, s: Facts) -> str:
@@ -50,29 +51,29 @@ def _step(f: Facts, s: Facts) -> str:
         return f"Step {s['step']} found nothing to do."
     count = abs(f["num_tokens"])
     kind = "prefill" if f["num_tokens"] > 0 else "decode"
-    return (f"Step {s['step']} is done: a {kind} of {_plural(count, 'token')} for "
-            f"{_plural(f['num_seqs'], 'request')} (num_tokens = {f['num_tokens']}), {_free(s)}.")
+    return (f"Step {s['step']} is done: a {kind} of {plural(count, 'token')} for "
+            f"{plural(f['num_seqs'], 'request')} (num_tokens = {f['num_tokens']}), {_free(s)}.")
 
 
 def _add_request(f: Facts, s: Facts) -> str:
-    return (f"{f['seq']} joins waiting: a prompt of {_plural(f['num_prompt_tokens'], 'token')}, at most "
-            f"{f['max_tokens']} more. Its prompt needs {_plural(f['needs'], 'block')}; at its longest it needs "
+    return (f"{f['seq']} joins waiting: a prompt of {plural(f['num_prompt_tokens'], 'token')}, at most "
+            f"{f['max_tokens']} more. Its prompt needs {plural(f['needs'], 'block')}; at its longest it needs "
             f"{f['needs_at_most']} of {s['blocks']['total']}.")
 
 
 def _schedule(f: Facts, s: Facts) -> str:
     if f["when"] == "begin":
         return (f"Who runs in this step? {len(s['waiting'])} waiting, {len(s['running'])} running, {_free(s)}, a "
-                f"budget of {_plural(f['budget'], 'token')}. Prefill comes first: can anyone enter?")
+                f"budget of {plural(f['budget'], 'token')}. Prefill comes first: can anyone enter?")
     if not f["seqs"]:
         return "Nobody can run."
     if f["phase"] == "prefill":
-        return f"This step is a prefill of {_ids(f['seqs'])}: {_plural(f['num_tokens'], 'token')} in all."
+        return f"This step is a prefill of {_ids(f['seqs'])}: {plural(f['num_tokens'], 'token')} in all."
     return f"Nobody could enter, so this step is a decode: one token each for {_ids(f['seqs'])}."
 
 
 def _admit(f: Facts, s: Facts) -> str:
-    text = f"{f['seq']} moves from waiting to running: {_plural(f['num_scheduled_tokens'], 'token')} to compute"
+    text = f"{f['seq']} moves from waiting to running: {plural(f['num_scheduled_tokens'], 'token')} to compute"
     if f["num_cached_tokens"]:
         text += f", {f['num_cached_tokens']} are already in the cache"
     if f["preemptions"]:
@@ -90,7 +91,7 @@ def _wait(f: Facts, s: Facts) -> str:
     verb = "waits" if len(f["seqs"]) == 1 else "wait"
     cause = f["cause"]
     if cause == "no_free_blocks":
-        return f"{who} {verb} (no_free_blocks): needs {_plural(f['needs'], 'block')}, free {f['free']}."
+        return f"{who} {verb} (no_free_blocks): needs {plural(f['needs'], 'block')}, free {f['free']}."
     if cause == "token_budget":
         return f"{who} {verb} (token_budget): {f['needs']} tokens to compute, {f['left']} left of this step's budget."
     if cause == "max_num_seqs":
@@ -108,13 +109,13 @@ def _preempt(f: Facts, s: Facts) -> str:
     if f["seq"] == f["needed_by"]:
         return f"{f['seq']} needs a block, none is free and it is the last one running: it gives up its own place."
     return (f"{f['needed_by']} needs a block and none is free. {f['seq']} came last into running, so it is the "
-            f"victim: back to the front of waiting; its {_plural(f['blocks'], 'block')} will be freed and its "
+            f"victim: back to the front of waiting; its {plural(f['blocks'], 'block')} will be freed and its "
             f"{f['num_tokens']} tokens computed again later.")
 
 
 def _can_allocate(f: Facts, s: Facts) -> str:
     hits, new = len(f["hits"]), f["num_new"]
-    text = f"{f['seq']} needs {_plural(hits + new, 'block')}: "
+    text = f"{f['seq']} needs {plural(hits + new, 'block')}: "
     text += f"{hits} found in the prefix cache ({_ids(f['hits'])}), {new} new. " if hits else f"{new} new. "
     charged = f["charged"]
     if charged:
@@ -156,7 +157,7 @@ def _evict(f: Facts, s: Facts) -> str:
 
 def _deallocate(f: Facts, s: Facts) -> str:
     shared = len(f["block_ids"]) - len(f["freed"])
-    text = f"{f['seq']} lets go of {_plural(len(f['block_ids']), 'block')}; {len(f['freed'])} are free now"
+    text = f"{f['seq']} lets go of {plural(len(f['block_ids']), 'block')}; {len(f['freed'])} are free now"
     text += f", {shared} still belong to others" if shared else ""
     return text + ". Cached ones keep their content until they are reused."
 
@@ -164,18 +165,18 @@ def _deallocate(f: Facts, s: Facts) -> str:
 def _prepare(f: Facts, s: Facts) -> str:
     size, batch = s["blocks"]["size"], s["batch"]
     position, slot = batch["positions"][0], batch["slot_mapping"][0]
-    return (f"{_plural(len(batch['input_ids']), 'token')} of {_ids(batch['seqs'])} in one flat row. The first: "
+    return (f"{plural(len(batch['input_ids']), 'token')} of {_ids(batch['seqs'])} in one flat row. The first: "
             f"{batch['seqs'][0]} at position {position} goes to slot {slot // size} * {size} + {slot % size} = {slot}.")
 
 
 def _store(f: Facts, s: Facts) -> str:
     return (f"Layer {f['layer'] + 1} of {f['num_layers']} writes the keys and values of "
-            f"{_plural(f['num_tokens'], 'token')} to their slots.")
+            f"{plural(f['num_tokens'], 'token')} to their slots.")
 
 
 def _attention(f: Facts, s: Facts) -> str:
     return (f"Layer {f['layer'] + 1} of {f['num_layers']} follows the block tables and reads "
-            f"{_plural(f['num_keys'], 'key')} for {_plural(f['num_tokens'], 'query token')}.")
+            f"{plural(f['num_keys'], 'key')} for {plural(f['num_tokens'], 'query token')}.")
 
 
 def _sample(f: Facts, s: Facts) -> str:
@@ -187,7 +188,7 @@ def _sample(f: Facts, s: Facts) -> str:
 
 
 def _postprocess(f: Facts, s: Facts) -> str:
-    text = f"{f['seq']}: {_plural(f['computed'], 'token')} computed, {f['num_cached_tokens']} of {f['num_tokens']} now in the KV cache"
+    text = f"{f['seq']}: {plural(f['computed'], 'token')} computed, {f['num_cached_tokens']} of {f['num_tokens']} now in the KV cache"
     if f["num_cached_tokens"] < f["num_tokens"]:
         return text + ". Its prompt goes on next step, so no token comes out yet."
     return text + "."

@@ -40,4 +40,7 @@ def _read_commands(stdin: BinaryIO, commands: "SimpleQueue[Command]") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    # All is written; taking torch down in order would only make the user wait (and the reading thread holds stdin).
+    sys.stderr.flush()
+    os._exit(code)

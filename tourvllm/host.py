@@ -6,7 +6,7 @@ it sends a few of its own: `status` (a word on what it does), `paused` (it halte
 
 import traceback
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 import msgspec

@@ -9,7 +9,7 @@ from .tour.expressions import evaluate, names
 from .tour.errors import ExpressionError
 from .tour.text import line, printable, token
 from .tour.trace import Event
-from .tour.why import why
+from .tour.why import plural, why
 
 WIDTH = 100
 TOLD = ("add_request", "reject", "admit", "chunk", "wait", "preempt", "evict", "finish")
@@ -22,41 +22,39 @@ class PlainWalk:
     def __init__(self, write: Callable[[str], None], watch: list[str] | None = None) -> None:
         self._write = write
         self._watch = watch or []
-        self._events: list[tuple[Event, str]] = []
+        self._told: list[str] = []
+        self._notes: list[str] = []
 
     def note(self, say: str) -> None:
-        """Take in a narration that belongs to the last event."""
-        if self._events:
-            self._events.append((self._events[-1][0], "» " + line(say)))
-        else:
-            self._write(f"» {line(say)}")
+        """Take in a narration that belongs to the event that comes next."""
+        self._notes.append(f"  » {line(' '.join(say.split()))}")
 
     def event(self, event: Event, state: dict[str, Any]) -> None:
         """Take in one event; a step's block is written when the step ends."""
+        if event.stop in TOLD or (event.stop == "can_allocate" and event.facts.get("hits")):
+            self._told.append(f"  {event.stop:<13} {why(event, state)}")
+        self._told += self._notes
+        self._notes.clear()
         if event.stop == "generate":
-            self._write(f"{why(event, state)}\n")
-        elif event.stop == "step":
-            if event.facts.get("when") == "end":
-                # Names and texts come from prompts, models and strangers' traces.
-                self._write("\n".join(printable(text) for text in self._block(event, state)) + "\n")
-                self._events.clear()
-        elif event.stop in TOLD or (event.stop == "can_allocate" and event.facts.get("hits")):
-            self._events.append((event, why(event, state)))
+            self._write("\n".join([why(event, state), *self._told]) + "\n")
+            self._told.clear()
+        elif event.stop == "step" and event.facts.get("when") == "end":
+            self._write("\n".join(self._block(event, state)) + "\n")
+            self._told.clear()
 
     def _block(self, event: Event, state: dict[str, Any]) -> list[str]:
         facts, blocks = event.facts, state["blocks"]
         used = blocks["total"] - len(blocks["free"])
-        count = abs(facts.get("num_tokens", 0))
-        title = f"── step {event.step} · {facts.get('phase', '?')} · {count} tokens · KV {used}/{blocks['total']} blocks "
+        count = plural(abs(facts.get("num_tokens", 0)), "token")
+        title = f"── step {event.step} · {facts.get('phase', '?')} · {count} · KV {used}/{blocks['total']} blocks "
         lines = [title.ljust(WIDTH, "─")]
         lines += [f"  {_row('waiting', [_waiting(state, seq_id) for seq_id in state['waiting']])}"]
         lines += [f"  {_row('running', state['running'])}"]
         lines += [f"  {'finished':<9} {' '.join(state['finished'])}"] if state["finished"] else []
-        for told, text in self._events:
-            label = "" if text.startswith("»") else told.stop
-            lines.append(f"  {label:<13} {text}" if label else f"  {text}")
+        lines += self._told
         lines += self._tables(state) + self._batch(state) + self._values(event, state)
-        return lines
+        # Names and texts come from prompts, models and strangers' traces.
+        return [printable(text) for text in lines]
 
     def _tables(self, state: dict[str, Any]) -> list[str]:
         size = state["blocks"]["size"]
@@ -118,7 +116,9 @@ def waits_for(seq: dict[str, Any]) -> str:
     """Why a waiting request waits, in a few words: `needs 4, free 1`."""
     reason = seq.get("waits_for")
     if not reason:
-        return f"{seq['num_cached_tokens']} computed" if seq["num_cached_tokens"] else "new"
+        if seq["num_cached_tokens"]:
+            return f"{seq['num_cached_tokens']} computed"
+        return "preempted" if seq["preemptions"] else "new"
     cause = reason.get("cause")
     if cause == "no_free_blocks":
         return f"needs {reason['needs']} blocks, free {reason['free']}"

@@ -22,25 +22,14 @@ def run_plain(plan: Plan, path: Path, steps: int | None, verify: bool) -> int:
     set_threads(os.environ)
     try:
         from .engine.errors import EngineError
-        from .runs import Run, Stopped
+        from .runs import Stopped
     except ImportError as error:
         click.echo(f"tourvllm: {ENGINE_HELP} ({error})", err=True)
         return 2
     sink = FileSink(path)
-    walk = PlainWalk(click.echo, plan.scenario.watch)
-    about = "\n".join(printable(text) for text in plan.scenario.about.strip().splitlines())
-    click.echo(f"{printable(plan.scenario.title)}\n{about}\n")
     code = 1
     try:
-        run = Run(plan, [sink], verify)
-        run.narrate = walk.note
-        run.listeners.append(lambda event: walk.event(event, run.state))
-        if steps:
-            run.listeners.append(lambda event: _stop_after(event, steps, Stopped))
-        outputs = run.run()
-        for output in outputs:
-            text = printable(output.error or output.text.replace("\n", "⏎"))
-            click.echo(f"{output.request_id:<4} {output.finish_reason:<9} {text}")
+        _print_run(plan, sink, steps, verify)
         code = 0
     except Stopped as stopped:
         click.echo(f"Stopped: {stopped}.")
@@ -67,6 +56,22 @@ def run_plain(plan: Plan, path: Path, steps: int | None, verify: bool) -> int:
     return code if closed else code or 1
 
 
+def _print_run(plan: Plan, sink: FileSink, steps: int | None, verify: bool) -> None:
+    from .runs import Run, Stopped
+
+    about = "\n".join(printable(text) for text in plan.scenario.about.strip().splitlines())
+    click.echo(f"{printable(plan.scenario.title)}\n{about}\n")
+    walk = PlainWalk(click.echo, plan.scenario.watch)
+    run = Run(plan, [sink], verify)
+    run.narrate = walk.note
+    run.listeners.append(lambda event: walk.event(event, run.state))
+    if steps:
+        run.listeners.append(lambda event: _stop_after(event, steps, Stopped))
+    for output in run.run():
+        text = printable(output.error or output.text.replace("\n", "⏎"))
+        click.echo(f"{output.request_id:<4} {output.finish_reason:<9} {text}")
+
+
 def _close(sink: FileSink) -> bool:
     try:
         sink.close()
@@ -89,7 +94,8 @@ def replay_plain(trace: Trace) -> int:
         try:
             walk.event(trace.event(cursor.position - 1), cursor.state)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-            raise TraceError(f"event {cursor.position - 1} leaves a state that cannot be shown: {error!r}") from error
+            what = f"event {cursor.position - 1} leaves a state that cannot be shown"
+            raise TraceError(f"{what}: {error!r}") from error
     if trace.problem:
         click.echo(f"tourvllm: {trace.problem}", err=True)
         return 1

@@ -39,7 +39,7 @@ class Run:
         self.state = self.recorder.state
         self.listeners: list[Listener] = []
         self.narrate: Callable[[str], None] = lambda say: None
-        self._narrator = Narrator(plan.scenario.tour, self._say)
+        self.narrator = Narrator(plan.scenario.tour, self._say)
         self.verifier = Verifier(self.engine, self.state) if verify else None
         self.engine.attach(EngineProbe(self.engine, self.recorder, self._after))
 
@@ -74,7 +74,7 @@ class Run:
     def _after(self, event: Event) -> None:
         if self.verifier:
             self.verifier(event)
-        self._narrator.after(event, self.state)
+        self.narrator.after(event, self.state)
         if event.stop == "step" and event.facts["when"] == "end":
             self.recorder.flush()
         for listener in self.listeners:

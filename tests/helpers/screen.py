@@ -34,7 +34,9 @@ def text(app: Any) -> str:
 
 def pane(app: Any, name: str) -> str:
     """The text of one pane as one paragraph, also what is scrolled out of sight."""
-    return " ".join(" ".join(line.plain for line in app.screen_stack[0].query_one(f"#{name}")._lines).split())
+    return " ".join(
+        " ".join(line.plain for line in app.screen_stack[0].query_one(f"#{name}")._lines).split()
+    )
 
 
 async def press(pilot: Pilot[Any], keys: Iterable[str]) -> None:

@@ -6,6 +6,8 @@ Weights are read once a session and shared: loading is the only thing that is no
 import copy
 import functools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,12 +18,13 @@ from tourvllm.engine import llm_engine, loader, model_runner
 from tourvllm.engine.config import EngineConfig
 from tourvllm.engine.llm_engine import LLMEngine, RequestOutput
 from tourvllm.engine.sampling_params import SamplingParams
+from tourvllm.tour.recorder import FileSink, Recorder
+from tourvllm.tour.trace import Event, Trace
+
 from tourvllm.plan import make_plan
 from tourvllm.recording import EngineProbe, initial_state
 from tourvllm.runs import Run
 from tourvllm.scenarios_folder import find_scenario
-from tourvllm.tour.recorder import FileSink, Recorder
-from tourvllm.tour.trace import Event, Trace
 from tourvllm.verify import Verifier
 
 TINY = Path(str(files("tourvllm.models") / "tiny"))
@@ -59,14 +62,19 @@ def _doubled(key: torch.Tensor, decoder: Any) -> Any:
         for name, value in vars(decoder).items():
             if isinstance(value, torch.Tensor):
                 setattr(double, name, value.double())
-        double.layers = [type(layer)(**{k: v.double() for k, v in vars(layer).items()}) for layer in decoder.layers]
+        double.layers = [
+            type(layer)(**{k: v.double() for k, v in vars(layer).items()})
+            for layer in decoder.layers
+        ]
         _DOUBLED[id(key)] = double
     return copy.copy(_DOUBLED[id(key)])
 
 
 def greedy(max_tokens: int = 8, **more: Any) -> SamplingParams:
     """Greedy, exactly `max_tokens` tokens."""
-    return SamplingParams(**{"temperature": 0, "ignore_eos": True, "max_tokens": max_tokens, **more})
+    return SamplingParams(
+        **{"temperature": 0, "ignore_eos": True, "max_tokens": max_tokens, **more}
+    )
 
 
 def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
@@ -93,12 +101,14 @@ class Lines:
 
 
 class Watched:
-    """An engine whose every stop is recorded, compared with the engine and checked against the invariants."""
+    """An engine whose every stop is recorded, and checked against it and the invariants."""
 
     def __init__(self, engine: LLMEngine, sinks: list[Any] | None = None) -> None:
         self.engine = engine
         self.sink = Lines()
-        self.recorder = Recorder({}, initial_state(engine), [self.sink, *(sinks or [])], clock=lambda: 0)
+        self.recorder = Recorder(
+            {}, initial_state(engine), [self.sink, *(sinks or [])], clock=lambda: 0
+        )
         self.state = self.recorder.state
         self.verifier = Verifier(engine, self.state)
         self.events: list[Event] = []
@@ -134,15 +144,26 @@ class Watched:
 
 
 def random_qwen3(
-    folder: Path, tokenizer: Path | None = None, max_shard_size: str = "1GB", seed: int = 0, **config: Any
+    folder: Path,
+    tokenizer: Path | None = None,
+    max_shard_size: str = "1GB",
+    seed: int = 0,
+    **config: Any,
 ) -> Path:
     """Save a random Qwen3 made with transformers; its tokenizer names each token, or is copied."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
     settings = {
-        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "intermediate_size": 48,
-        "max_position_embeddings": 512, "tie_word_embeddings": False, "eos_token_id": 0, "pad_token_id": None,
-        "bos_token_id": None, "initializer_range": 0.3,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "intermediate_size": 48,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": False,
+        "eos_token_id": 0,
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "initializer_range": 0.3,
     }
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(Qwen3Config(**{**settings, **config}))
@@ -150,7 +171,9 @@ def random_qwen3(
     if tokenizer:
         AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
     else:
-        PreTrainedTokenizerFast(tokenizer_object=_word_tokenizer(config["vocab_size"])).save_pretrained(folder)
+        PreTrainedTokenizerFast(
+            tokenizer_object=_word_tokenizer(config["vocab_size"])
+        ).save_pretrained(folder)
     return folder
 
 
@@ -179,9 +202,22 @@ def record_scenario(path: Path, name: str = "kv_pressure", **settings: Any) -> P
     """Run a scenario with every check on and record it to `path`."""
     sink = FileSink(path)
     file = find_scenario(name)
-    Run(make_plan(file.name, file.text, {"engine.device": "cpu", **settings}), [sink], verify=True).run()
+    Run(
+        make_plan(file.name, file.text, {"engine.device": "cpu", **settings}), [sink], verify=True
+    ).run()
     sink.close()
     return path
+
+
+@contextmanager
+def nothing_but(kind: type[Exception], *words: str) -> Iterator[None]:
+    """The body ends well or raises `kind` with one of `words`; never anything else."""
+    try:
+        yield
+        return
+    except kind as error:
+        message = str(error)
+    assert any(word in message for word in words), message
 
 
 def line_of(**fields: Any) -> bytes:

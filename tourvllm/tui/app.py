@@ -1,12 +1,12 @@
 """The app: panes around one session. It only shows what the session says and hands keys on to it."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import events
 from textual.app import App, ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 
 from ..tour.errors import TraceError
@@ -46,7 +46,7 @@ class TourApp(App[None]):
     TITLE = "tourvllm"
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = ""
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("n,right", "move('next_step')", "one engine step on"),
         Binding("p,left", "move('previous_step')", "one engine step back"),
         Binding("s", "move('next_stop')", "one stop on"),
@@ -177,7 +177,9 @@ class TourApp(App[None]):
             self._show_only({*VIEWS[self._view_name], "timeline"} if narrow else None)
         tabs = Text(" ")
         for view_name in VIEWS:
-            tabs.append(f" {view_name} ", style="bold reverse" if view_name == self._view_name else DIM)
+            tabs.append(
+                f" {view_name} ", style="bold reverse" if view_name == self._view_name else DIM
+            )
             tabs.append(" ")
         screen.query_one("#tabs", Bar).set(tabs.append("  v: next view", style=DIM))
         self._queue_refresh()
@@ -267,7 +269,9 @@ class TourApp(App[None]):
         if self._zoomed:
             self._zoomed = pane.id
         elif pane.id != "timeline" and pane.id not in VIEWS[self._view_name]:
-            self._view_name = next((name for name, ids in VIEWS.items() if pane.id in ids), self._view_name)
+            self._view_name = next(
+                (name for name, ids in VIEWS.items() if pane.id in ids), self._view_name
+            )
         self._fit()
         self.screen.set_focus(pane)
 

@@ -10,18 +10,37 @@ from .session import Session
 from .view import View
 
 KEYS = (
-    ("n", "step"), ("p", "back"), ("s", "stop"), ("S", "stop back"), ("c", "continue"), ("1-6", "to group"),
-    ("space", "play"), (":", "go to"), ("z", "zoom"), ("?", "help"), ("q", "quit"),
+    ("n", "step"),
+    ("p", "back"),
+    ("s", "stop"),
+    ("S", "stop back"),
+    ("c", "continue"),
+    ("1-6", "to group"),
+    ("space", "play"),
+    (":", "go to"),
+    ("z", "zoom"),
+    ("?", "help"),
+    ("q", "quit"),
 )
 NARROW_KEYS = (
-    ("n", "step"), ("p", "back"), ("s", "stop"), ("c", "cont"), ("1-6", "group"), (":", "go"), ("v", "view"),
-    ("z", "zoom"), ("?", "help"), ("q", "quit"),
+    ("n", "step"),
+    ("p", "back"),
+    ("s", "stop"),
+    ("c", "cont"),
+    ("1-6", "group"),
+    (":", "go"),
+    ("v", "view"),
+    ("z", "zoom"),
+    ("?", "help"),
+    ("q", "quit"),
 )
 
 
 def status_line(session: Session, view: View | None, playing: bool) -> Text:
     """LIVE or REPLAY, the scenario, the step, its phase, the stop, its line, the free blocks."""
-    kind = "LIVE" if session.live and not session.ended else "REPLAY" if not session.live else "ENDED"
+    kind = (
+        "LIVE" if session.live and not session.ended else "REPLAY" if not session.live else "ENDED"
+    )
     if session.error:
         kind = "FAILED"
     line = Text.assemble((f" {kind} ", Style(bold=True, reverse=True)))
@@ -30,7 +49,9 @@ def status_line(session: Session, view: View | None, playing: bool) -> Text:
         return line.append(f"{session.status} …" if not session.error else "")
     if view.step and view.event:
         count = view.step.end - view.step.start
-        growing = session.busy or (session.live and not session.ended and view.step.facts.get("when") != "end")
+        growing = session.busy or (
+            session.live and not session.ended and view.step.facts.get("when") != "end"
+        )
         line.append(f"step {view.step.number}  ", style=BOLD)
         line.append(f"{str(view.state.get('phase', '')).upper()}  ")
         line.append(f"stop {view.position - view.step.start}/{count}{'+' if growing else ''} ")

@@ -1,7 +1,9 @@
 """The help screen: keys, signs and stops, from the same tables that the rest of the program uses."""
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
@@ -38,7 +40,7 @@ bold         changed: by this stop, or at the end of a step by that step
 class HelpScreen(ModalScreen[None]):
     """Keys, signs, and what each stop means."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q", "dismiss", "Back"),
         Binding("up", "scroll('up')", show=False),
         Binding("down", "scroll('down')", show=False),
@@ -49,7 +51,11 @@ class HelpScreen(ModalScreen[None]):
         stops = []
         for group in GROUPS:
             stops.append(f"{group.key} {group.name}")
-            stops += [f"  {name}\n      {stop.about}" for name, stop in STOPS.items() if stop.group is group]
+            stops += [
+                f"  {name}\n      {stop.about}"
+                for name, stop in STOPS.items()
+                if stop.group is group
+            ]
         text = "\n".join(["KEYS", KEYS, "SIGNS", SIGNS, "STOPS", *stops])
         with VerticalScroll():
             yield Static(text, markup=False)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Protocol
 
@@ -54,9 +55,15 @@ class ChildLink:
         set_threads(environ)
         self._process = await asyncio.create_subprocess_exec(
             # -P keeps the current folder off the import path: a folder `kernels` there must not be imported.
-            sys.executable, "-P", "-m", "tourvllm.child",
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=self._log,
-            env=environ, start_new_session=True,
+            sys.executable,
+            "-P",
+            "-m",
+            "tourvllm.child",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=self._log,
+            env=environ,
+            start_new_session=True,
         )
         self._write(order)
         self._reader = asyncio.create_task(self._read(receive, lost))
@@ -86,18 +93,14 @@ class ChildLink:
             self._reader.cancel()
 
     def _kill(self, process: asyncio.subprocess.Process) -> None:
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     def _write(self, message: dict[str, Any]) -> None:
         stdin = self._process.stdin if self._process else None
         if stdin and not stdin.is_closing():
-            try:
+            with suppress(BrokenPipeError, ConnectionResetError):
                 stdin.write(msgspec.json.encode(message) + b"\n")
-            except (BrokenPipeError, ConnectionResetError):
-                pass
 
     async def _read(self, receive: Receive, lost: Lost) -> None:
         process = self._process
@@ -116,10 +119,16 @@ class ChildLink:
     def _last_words(self, code: int) -> str:
         if code == 0:
             return ""
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
         self._log.seek(0)
         printed = self._log.read().decode("utf-8", "replace").strip().splitlines()
-        return f"The engine's process {how}." + (f" Its last words: {printed[-1]}" if printed else "")
+        return f"The engine's process {how}." + (
+            f" Its last words: {printed[-1]}" if printed else ""
+        )
 
 
 class ThreadLink:

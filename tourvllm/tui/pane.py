@@ -1,8 +1,10 @@
 """The base of all panes: lines of styled text, drawn line by line, scrolled when there are more than fit."""
 
+from typing import ClassVar
+
 from rich.style import Style
 from rich.text import Text
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -20,7 +22,7 @@ NEW = Style(bold=True, reverse=True)
 class Pane(ScrollView, can_focus=True, inherit_bindings=False):
     """A titled box of text lines. A subclass says in `build` what stands in it at a moment of the run."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "scroll_up", show=False),
         Binding("down", "scroll_down", show=False),
         Binding("pageup", "page_up", show=False),
@@ -66,7 +68,11 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
             return self.build(self.view, width, height)
         except Exception as error:
             # A trace from a stranger may hold anything: one pane that cannot be drawn must not end the app.
-            return [Text(f"(this cannot be drawn here: {type(error).__name__}: {error})"[:500], style=DIM)]
+            return [
+                Text(
+                    f"(this cannot be drawn here: {type(error).__name__}: {error})"[:500], style=DIM
+                )
+            ]
 
     def render_line(self, y: int) -> Strip:
         """One line of the visible area."""
@@ -88,10 +94,10 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=max(0, number - height // 3), animate=False, force=True)
 
 
-def name(view: View, seq_id: str, **style: bool) -> Text:
+def name(view: View, seq_id: str) -> Text:
     """A request's letter on its hue."""
     hue = HUES[view.hues.get(seq_id, 0) % len(HUES)]
-    return Text(seq_id, style=Style(color="black", bgcolor=hue, bold=True, **style))
+    return Text(seq_id, style=Style(color="black", bgcolor=hue, bold=True))
 
 
 def tint(view: View, seq_id: str) -> Style:

@@ -30,7 +30,9 @@ class LoopPane(Pane):
         lines = []
         for group in GROUPS:
             here = group is current
-            lines.append(Text(f"{'▶' if here else ' '}{group.key} {group.short}", style=BOLD if here else ""))
+            lines.append(
+                Text(f"{'▶' if here else ' '}{group.key} {group.short}", style=BOLD if here else "")
+            )
             if here:
                 lines += [
                     Text(f"   {name}", style=HERE if name == stop else DIM)
@@ -78,9 +80,11 @@ class SourcePane(Pane):
         text = view.trace.table("sources").get(at[0]) if at else None
         if not at or not isinstance(text, str):
             self.border_title = "source"
-            return [Text("No stop yet: press n for the first step.", style=DIM)] if not at else [
-                Text(f"The trace holds no source of {printable(at[0])}.", style=DIM)
-            ]
+            return (
+                [Text("No stop yet: press n for the first step.", style=DIM)]
+                if not at
+                else [Text(f"The trace holds no source of {printable(at[0])}.", style=DIM)]
+            )
         following = view.next_event.at if view.next_event and view.next_event.at else None
         next_line = following[1] if following and following[0] == at[0] else None
         self.border_title = printable(at[0])
@@ -112,7 +116,9 @@ class WhyPane(Pane):
     def _build(self, width: int, height: int) -> list[Text]:
         lines: list[Text] = []
         if self.error:
-            lines = wrap("ENGINE STOPPED: " + printable(self.error), width, Style(bold=True, reverse=True))
+            lines = wrap(
+                "ENGINE STOPPED: " + printable(self.error), width, Style(bold=True, reverse=True)
+            )
         return lines + super()._build(width, height)
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
@@ -127,10 +133,16 @@ class WhyPane(Pane):
             first, *rest = wrap(printable(f"{view.event.stop}  {view.why}"), width)
             lines += [Text.assemble(stop, first.plain[len(stop) :]), *rest]
         for note in view.notes[::-1]:
-            lines += wrap("» " + one_line(" ".join(note.split())), width, Style(italic=True, color="cyan"))
+            lines += wrap(
+                "» " + one_line(" ".join(note.split())), width, Style(italic=True, color="cyan")
+            )
         for decision in view.decisions:
             lines += wrap("· " + printable(decision), width)
         lines += self._watched(view, width)
+        if view.next_event and not view.decisions:
+            at = view.next_event.at
+            where = f"  {at[0]}:{at[1]}" if at else ""
+            lines.append(Text(printable(f"next: {view.next_event.stop}{where}"), style=DIM))
         if self.scroll_offset.y:
             self.scroll_to(y=0, animate=False, force=True)
         return lines
@@ -163,7 +175,8 @@ class QueuesPane(Pane):
         else:
             label = _label("waiting", view.is_new("waiting"))
             lines = [
-                Text.assemble(label if i == 0 else " " * label.cell_len, entry) for i, entry in enumerate(waiting)
+                Text.assemble(label if i == 0 else " " * label.cell_len, entry)
+                for i, entry in enumerate(waiting)
             ]
         lines += _rows("running", running, width, view.is_new("running"))
         return lines + _rows("finished", finished, width, view.is_new("finished"))
@@ -172,8 +185,11 @@ class QueuesPane(Pane):
         seq = view.state["seqs"][seq_id]
         style = BOLD if view.is_new("seqs", seq_id, "waits_for") else Style()
         text = Text.assemble(name(view, seq_id), f" {seq['num_tokens']}t ", (waits_for(seq), style))
-        if seq["preemptions"]:
-            text.append(" preempted" + (f" {seq['preemptions']}x" if seq["preemptions"] > 1 else ""), style=BOLD)
+        if seq["preemptions"] and seq["waits_for"]:
+            text.append(
+                " preempted" + (f" {seq['preemptions']}x" if seq["preemptions"] > 1 else ""),
+                style=BOLD,
+            )
         return text
 
     def _running_entry(self, view: View, seq_id: str) -> Text:
@@ -219,14 +235,26 @@ class PoolPane(Pane):
         room = width - digits - 1
         cell = 2 if total <= room // 2 * max(1, height - 2) else 1
         per_row = max(1, room // cell // 10 * 10 or room // cell)
-        lines = [self._row(view, start, min(start + per_row, total), digits, cell)
-                 for start in range(0, total, per_row)]
+        lines = [
+            self._row(view, start, min(start + per_row, total), digits, cell)
+            for start in range(0, total, per_row)
+        ]
         free = len(blocks["free"])
-        lines.append(Text(f"{free} of {total} free, {size} tokens a block", style=BOLD if view.freed_blocks else ""))
-        lines.append(Text.assemble(
-            ("· free  : cached  × freed  ", DIM), ("A", NEW), (" new  ", DIM), ("A", Style(underline=True)),
-            (" shared", DIM),
-        ))
+        lines.append(
+            Text(
+                f"{free} of {total} free, {size} tokens a block",
+                style=BOLD if view.freed_blocks else "",
+            )
+        )
+        lines.append(
+            Text.assemble(
+                ("· free  : cached  × freed  ", DIM),
+                ("A", NEW),
+                (" new  ", DIM),
+                ("A", Style(underline=True)),
+                (" shared", DIM),
+            )
+        )
         return lines
 
     def _row(self, view: View, start: int, end: int, digits: int, cell: int) -> Text:
@@ -275,7 +303,9 @@ class TablesPane(Pane):
         cells = []
         for block_id in seq["block_table"]:
             style = tint(view, seq_id) + Style(underline=len(owners.get(str(block_id), ())) > 1)
-            cells.append(Text(str(block_id), style=style + (NEW if block_id in view.new_blocks else Style())))
+            cells.append(
+                Text(str(block_id), style=style + (NEW if block_id in view.new_blocks else Style()))
+            )
         lines, line = [], head
         for cell in cells:
             if line.cell_len + 1 + cell.cell_len > width:
@@ -309,7 +339,12 @@ class BatchPane(Pane):
         batch = view.state["batch"]
         if not batch:
             self.border_title = "batch tensors"
-            return [Text("No batch yet: it is laid out after the scheduler has chosen (stops of group 4).", style=DIM)]
+            return [
+                Text(
+                    "No batch yet: it is laid out when the scheduler has chosen (group 4).",
+                    style=DIM,
+                )
+            ]
         phase = "prefill" if view.state["phase"] == "prefill" else "decode"
         self.border_title = f"batch tensors · {phase} · slot = block_id * block_size + offset"
         rows = self._columns(view, batch)
@@ -317,10 +352,16 @@ class BatchPane(Pane):
         if height < 6:
             order.remove("block*size+off")
         lines = [rows[key] for key in order]
-        lines.append(Text.assemble(
-            ("cu_seqlens_q ", DIM), _numbers(batch["cu_seqlens_q"]), ("  cu_seqlens_k ", DIM),
-            _numbers(batch["cu_seqlens_k"]), ("  context_lens ", DIM), _numbers(batch["context_lens"]),
-        ))
+        lines.append(
+            Text.assemble(
+                ("cu_seqlens_q ", DIM),
+                _numbers(batch["cu_seqlens_q"]),
+                ("  cu_seqlens_k ", DIM),
+                _numbers(batch["cu_seqlens_k"]),
+                ("  context_lens ", DIM),
+                _numbers(batch["context_lens"]),
+            )
+        )
         return lines
 
     def _columns(self, view: View, batch: dict[str, Any]) -> dict[str, Text]:
@@ -368,7 +409,8 @@ class OutputPane(Pane):
             room = max(4, width - head.cell_len)
             if height >= 2 * len(seqs) + 4:
                 first, *rest = wrap(text.strip(), room)
-                lines += [Text.assemble(head, first), *(Text(" " * head.cell_len).append_text(row) for row in rest)]
+                indent = Text(" " * head.cell_len)
+                lines += [Text.assemble(head, first), *(Text.assemble(indent, row) for row in rest)]
                 continue
             tail = Text(text[-room:])
             if len(text) > room:
@@ -395,7 +437,9 @@ class TimelinePane(Pane):
             f"timeline · steps {shown[0].number}–{shown[-1].number}" if shown else "timeline"
         ) + " · P preempt  F finish  E evict  R reject"
         most = max((abs(_int(step.facts, "num_tokens")) for step in shown), default=1) or 1
-        kv, batch, marks = (Text.assemble((label, DIM)) for label in ("KV     ", "tokens ", "marks  "))
+        kv, batch, marks = (
+            Text.assemble((label, DIM)) for label in ("KV     ", "tokens ", "marks  ")
+        )
         letters = _marks_by_step(trace, {step.number for step in shown})
         for i, step in enumerate(shown, first):
             style = HERE if i == here else Style()
@@ -404,7 +448,9 @@ class TimelinePane(Pane):
             kv.append(self._bar(used / total), style=style)
             tokens = _int(step.facts, "num_tokens")
             bar = self._bar(abs(tokens) / most)
-            batch.append(bar, style=style + (Style(color="cyan") if tokens > 0 else Style(color="yellow")))
+            batch.append(
+                bar, style=style + (Style(color="cyan") if tokens > 0 else Style(color="yellow"))
+            )
             marks.append(letters.get(step.number, "│" if i == here else " "), style=style)
         return [kv, batch, marks] if height > 2 else [kv, marks]
 

@@ -163,7 +163,9 @@ class Session:
         """Take in lines from the engine's side."""
         for line in lines:
             try:
-                kind = self.trace.feed(line) if self.trace.header or b'"header"' in line[:20] else ""
+                kind = (
+                    self.trace.feed(line) if self.trace.header or b'"header"' in line[:20] else ""
+                )
                 if kind in ("", "status", "paused", "failed", "done"):
                     self._control(msgspec.json.decode(line))
             except (TraceError, msgspec.MsgspecError) as error:

@@ -7,10 +7,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("TEXTUAL_FPS", "120")  # before textual is imported: key to paint in one short frame
+os.environ.setdefault(
+    "TEXTUAL_FPS", "120"
+)  # before textual is imported: key to paint in one short frame
 
 import click
 
@@ -25,7 +28,10 @@ def run_live(plan: Plan, path: Path, steps: int | None, in_process: bool, verify
     """Run a plan in the app. 0 when all went well, 1 when the engine or the app failed."""
     link: Link = ThreadLink() if in_process else ChildLink()
     order: dict[str, Any] = {
-        "name": plan.name, "text": plan.text, "settings": plan.settings, "record": str(path.absolute()),
+        "name": plan.name,
+        "text": plan.text,
+        "settings": plan.settings,
+        "record": str(path.absolute()),
         "verify": verify,
     }
     session = Session(Trace(), link, steps)
@@ -56,7 +62,7 @@ async def _run_until_signal(app: TourApp) -> None:
     """Run the app; a polite signal to end restores the terminal first."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, lambda code=128 + number: app.exit(return_code=code))
+        loop.add_signal_handler(number, partial(app.exit, return_code=128 + number))
     await app.run_async()
 
 
