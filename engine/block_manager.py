@@ -7,7 +7,9 @@ Paged attention: Kwon et al. 2023. Prefix caching by chained block hash: vLLM.
 from collections import OrderedDict
 from hashlib import blake2b
 from itertools import islice
+from typing import NamedTuple
 
+from .errors import EngineError
 from .probe import Probe
 from .sequence import Sequence
 
@@ -20,6 +22,15 @@ class Block:
         self.ref_count = 0
         self.hash: str | None = None
         self.token_ids: list[int] = []
+
+
+class Fit(NamedTuple):
+    """What a request needs to enter: cached blocks it can share, new ones, and whether enough are free."""
+
+    hits: list[int]
+    num_new: int
+    needs: int
+    ok: bool
 
 
 class BlockManager:
@@ -35,55 +46,67 @@ class BlockManager:
         self.hash_to_block_ids: dict[str, OrderedDict[int, None]] = {}
         self.probe: Probe | None = None
 
-    def can_allocate(self, seq: Sequence) -> list[int] | None:
-        """The cached blocks that `seq` can start with, or None when too few blocks are free for the rest."""
-        hits: list[int] = []
-        if self.prefix_caching:
-            # The last token is always computed: its logits give the next token.
-            for i in range((len(seq) - 1) // self.block_size):
-                block_id = self._cached_block(self._hash_of(seq, i), seq.block(i))
-                if block_id is None:
-                    break
-                hits.append(block_id)
-        num_new = seq.num_blocks - len(hits)
-        # A hit that lies on the free list is not lost to others until it is taken: it is charged too.
-        hits_on_free_list = sum(self.blocks[block_id].ref_count == 0 for block_id in hits)
-        ok = num_new + hits_on_free_list <= len(self.free_block_ids)
-        if self.probe:
-            self.probe("can_allocate", seq=seq, hits=hits, num_new=num_new, charged=hits_on_free_list,
-                       free=len(self.free_block_ids), ok=ok)
-        return hits if ok else None
+    def can_allocate(self, seq: Sequence, budget: int | None = None) -> Fit:
+        """Look up which cached blocks `seq` can start with and whether enough blocks are free for the rest.
 
-    def allocate(self, seq: Sequence, hits: list[int]) -> None:
-        """Give `seq` its block table: the cached blocks `hits`, then new ones from the front of the free list."""
-        num_new = seq.num_blocks - len(hits)
-        new = self._next_free_blocks(num_new, besides=hits)
+        With a `budget`, only so many tokens are computed now and need blocks; without, all of them.
+        """
+        hits = self._cached_prefix(seq)
+        num_cached = len(hits) * self.block_size
+        num_tokens = len(seq) if budget is None else min(len(seq), num_cached + budget)
+        num_new = -(-num_tokens // self.block_size) - len(hits)
+        # A hit that lies on the free list stays free for others until it is taken: it is charged too.
+        charged = sum(self.blocks[block_id].ref_count == 0 for block_id in hits)
+        fit = Fit(hits, num_new, num_new + charged, num_new + charged <= len(self.free_block_ids))
+        if self.probe:
+            self.probe("can_allocate", seq=seq, fit=fit)
+        return fit
+
+    def allocate(self, seq: Sequence, fit: Fit) -> None:
+        """Give `seq` its block table: the cached blocks, then new ones from the front of the free list."""
+        new = self._next_free_blocks(fit.num_new, besides=fit.hits)
         for block_id in new:
             self._evict(block_id)
-        for block_id in hits + new:
+        for block_id in fit.hits + new:
             self._take(block_id)
-        seq.num_cached_tokens = len(hits) * self.block_size
-        seq.block_table = hits + new
+        seq.num_cached_tokens = len(fit.hits) * self.block_size
+        if seq.num_prefix_hits is None:
+            seq.num_prefix_hits = seq.num_cached_tokens
+        seq.block_table = fit.hits + new
         if self.probe:
-            self.probe("allocate", seq=seq, hits=hits, block_ids=new)
+            self.probe("allocate", seq=seq, hits=fit.hits, block_ids=new)
 
-    def can_append(self, seq: Sequence) -> bool:
-        """Whether the next token of `seq` has a slot, or a free block to start one in."""
-        needs_block = seq.num_blocks > len(seq.block_table)
-        ok = not needs_block or len(self.free_block_ids) > 0
+    def can_append(self, seq: Sequence, num_tokens: int = 1) -> bool:
+        """Whether the next `num_tokens` tokens of `seq` have slots, or free blocks to put them in."""
+        needs = self._num_blocks_to_append(seq, num_tokens)
+        ok = needs <= len(self.free_block_ids)
         if self.probe:
-            self.probe("can_append", seq=seq, needs_block=needs_block, free=len(self.free_block_ids), ok=ok)
+            self.probe("can_append", seq=seq, needs=needs, ok=ok)
         return ok
 
-    def may_append(self, seq: Sequence) -> None:
-        """Let the table of `seq` grow by a block if its last token starts one (len(seq) % block_size == 1)."""
-        new = self._next_free_blocks(seq.num_blocks - len(seq.block_table))
+    def may_append(self, seq: Sequence, num_tokens: int = 1) -> None:
+        """Let the table of `seq` grow if its next tokens start a block (one token: len(seq) % block_size == 1)."""
+        new = self._next_free_blocks(self._num_blocks_to_append(seq, num_tokens))
         for block_id in new:
             self._evict(block_id)
+        for block_id in new:
             self._take(block_id)
-            seq.block_table.append(block_id)
+        seq.block_table.extend(new)
         if self.probe:
             self.probe("may_append", seq=seq, block_ids=new)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes. Raises EngineError while a request holds a block."""
+        num_held = len(self.blocks) - len(self.free_block_ids)
+        if num_held:
+            raise EngineError(
+                f"requests hold {num_held} blocks: reset the prefix cache when they have finished"
+            )
+        for block in self.blocks:
+            self._evict(block.block_id)
+
+    def _num_blocks_to_append(self, seq: Sequence, num_tokens: int) -> int:
+        return -(-(seq.num_cached_tokens + num_tokens) // self.block_size) - len(seq.block_table)
 
     def hash_blocks(self, seq: Sequence) -> None:
         """Enter the blocks that this step has filled into the prefix cache, each under its chained hash."""
@@ -143,6 +166,19 @@ class BlockManager:
         if self.probe:
             self.probe("evict", block_id=block_id, hash=evicted)
 
+    def _cached_prefix(self, seq: Sequence) -> list[int]:
+        """The cached blocks that hold the beginning of `seq`, as many as there are in a row."""
+        hits: list[int] = []
+        if not self.prefix_caching:
+            return hits
+        # The last token is always computed: its logits give the next token.
+        for i in range((len(seq) - 1) // self.block_size):
+            block_id = self._cached_block(self._hash_of(seq, i), seq.block(i))
+            if block_id is None:
+                break
+            hits.append(block_id)
+        return hits
+
     def _cached_block(self, block_hash: str, token_ids: list[int]) -> int | None:
         """A block that holds these tokens after the same prefix; one in use is preferred to a free one."""
         candidates = self.hash_to_block_ids.get(block_hash, ())
@@ -154,5 +190,7 @@ class BlockManager:
         while len(seq.block_hashes) <= i:
             parent = seq.block_hashes[-1] if seq.block_hashes else ""
             tokens = ",".join(map(str, seq.block(len(seq.block_hashes))))
-            seq.block_hashes.append(blake2b(f"{parent}:{tokens}".encode(), digest_size=8).hexdigest())
+            seq.block_hashes.append(
+                blake2b(f"{parent}:{tokens}".encode(), digest_size=8).hexdigest()
+            )
         return seq.block_hashes[i]

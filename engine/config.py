@@ -5,8 +5,9 @@ from typing import Any
 
 from .errors import ConfigError
 
-POLICIES = ("prefill_first",)
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+POLICIES = ("prefill_first", "mixed")
+ORDERS = ("fcfs", "priority")
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 
 @dataclass(frozen=True)
@@ -18,10 +19,14 @@ class EngineConfig:
     max_num_seqs: requests that may be running at once.
     max_num_batched_tokens: tokens that one step may compute (the token budget).
     max_model_len: longest prompt + output of a request; None takes the model's own limit.
-    policy: the scheduling policy; `prefill_first` makes each step all prefill or all decode.
+    policy: the scheduling policy. `prefill_first` makes each step all prefill or all decode; `mixed` puts
+        decodes and prompt chunks into one step.
+    order: who is first: `fcfs` (first come, first served) or `priority` (the smaller number first).
     prefix_caching: whether full blocks are kept under their hash for later prompts.
-    dtype: `auto` is float32 on a CPU and the model's own dtype elsewhere.
+    dtype: of weights and KV cache. `auto` is float32 on a CPU and the model's own elsewhere; float64 is for
+        exact comparisons.
     device: `auto` is cuda where there is one.
+    seed: what requests without a seed of their own get theirs from.
     """
 
     block_size: int = 16
@@ -30,9 +35,11 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     max_model_len: int | None = None
     policy: str = "prefill_first"
+    order: str = "fcfs"
     prefix_caching: bool = True
     dtype: str = "auto"
     device: str = "auto"
+    seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens"):
@@ -40,9 +47,14 @@ class EngineConfig:
         if self.max_model_len is not None:
             _check_count("max_model_len", self.max_model_len)
         if not isinstance(self.prefix_caching, bool):
-            raise ConfigError("prefix_caching", f"must be true or false, not {self.prefix_caching!r}")
+            raise ConfigError(
+                "prefix_caching", f"must be true or false, not {self.prefix_caching!r}"
+            )
         _check_choice("policy", self.policy, POLICIES)
+        _check_choice("order", self.order, ORDERS)
         _check_choice("dtype", self.dtype, DTYPES)
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool) or abs(self.seed) >= 2**31:
+            raise ConfigError("seed", f"must be a whole number below 2**31, not {self.seed!r}")
         if not isinstance(self.device, str):
             raise ConfigError("device", f"must be a name such as cpu or cuda, not {self.device!r}")
 
@@ -52,7 +64,9 @@ class EngineConfig:
         known = [field.name for field in fields(cls)]
         for name in settings:
             if name not in known:
-                raise ConfigError(name, f"there is no such engine setting; there are {', '.join(known)}")
+                raise ConfigError(
+                    name, f"there is no such engine setting; there are {', '.join(known)}"
+                )
         return cls(**settings)
 
 

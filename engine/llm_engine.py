@@ -1,99 +1,146 @@
 """The loop: schedule, run the model, postprocess; again until every request has finished."""
 
+from collections.abc import Callable
 from collections.abc import Sequence as List
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .block_manager import BlockManager
 from .config import EngineConfig
-from .detokenizer import Detokenizer
+from .detokenizer import Detokenizer, TextStream
 from .errors import ConfigError, RequestError
-from .loader import load_tokenizer
+from .hub import model_folder
+from .loader import Progress
+from .mixed_scheduler import MixedScheduler
 from .model_runner import ModelRunner
+from .outputs import RequestOutput
 from .probe import Probe
+from .request import Prompt, Request
 from .sampling_params import SamplingParams
 from .scheduler import Scheduler
 from .sequence import Sequence
-
-Prompt = str | List[int]
-
-
-@dataclass
-class RequestOutput:
-    """What became of a request. `finish_reason`: stop, length, abort or rejected (then `error` says why)."""
-
-    request_id: str
-    prompt_token_ids: list[int]
-    token_ids: list[int]
-    text: str
-    finish_reason: str
-    error: str | None = None
+from .tokenizer import apply_chat_template, encode, load_tokenizer
 
 
 class LLMEngine:
-    """An engine over one model folder. Add requests and call `step`, or call `generate`."""
+    """An engine over one model. Add requests and call `step`, or call `run`."""
 
-    def __init__(self, model: str | Path, config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        model: str | Path,
+        config: EngineConfig | None = None,
+        progress: Progress | None = None,
+    ) -> None:
         self.config = config or EngineConfig()
-        folder = Path(model)
+        folder = model_folder(model)
         self.tokenizer = load_tokenizer(folder)
-        self.model_runner = ModelRunner(folder, self.config)
+        self.model_runner = ModelRunner(folder, self.config, progress)
         self.model_config = self.model_runner.model_config
         self.stop_token_ids = self.model_config.eos_token_ids | _eos_of(self.tokenizer)
         self.max_model_len = self._max_model_len()
         self.block_manager = BlockManager(
             self.config.num_blocks, self.config.block_size, self.config.prefix_caching
         )
-        self.scheduler = Scheduler(self.config, self.block_manager)
+        policy = MixedScheduler if self.config.policy == "mixed" else Scheduler
+        self.scheduler = policy(self.config, self.block_manager)
         self.probe: Probe | None = None
         self._seqs: dict[str, Sequence] = {}
+        self._aborted: list[Sequence] = []
         self._num_requests = 0
 
     def attach(self, probe: Probe | None) -> None:
         """Let `probe` listen to every stop (None: nobody listens)."""
-        for part in (self, self.scheduler, self.block_manager, self.model_runner, self.model_runner.model):
+        for part in (
+            self,
+            self.scheduler,
+            self.block_manager,
+            self.model_runner,
+            self.model_runner.model,
+        ):
             part.probe = probe
 
     def _max_model_len(self) -> int:
         own_limit = self.model_config.max_position_embeddings
         asked = self.config.max_model_len or own_limit
         if asked > own_limit:
-            raise ConfigError("max_model_len", f"is {asked}, and the model has {own_limit} positions")
+            raise ConfigError(
+                "max_model_len", f"is {asked}, and the model has {own_limit} positions"
+            )
         return asked
 
     def add_request(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        priority: int = 0,
     ) -> str:
         """Queue a request and return its id. Raises RequestError for one that can never run."""
         params = sampling_params or SamplingParams()
         if request_id is None:
             request_id = str(self._num_requests)
         if request_id in self._seqs:
-            raise RequestError(f"there is a live request with the id {request_id}: choose another id")
+            raise RequestError(
+                f"there is a live request with the id {request_id}: choose another id"
+            )
         self._num_requests += 1
-        token_ids = self._encode(prompt)
+        token_ids = self.encode(prompt)
         reason = self._why_never(token_ids, params)
         if reason:
             if self.probe:
-                self.probe("reject", request_id=request_id, token_ids=token_ids, params=params, reason=reason)
+                self.probe(
+                    "reject",
+                    request_id=request_id,
+                    token_ids=token_ids,
+                    params=params,
+                    reason=reason,
+                )
             raise RequestError(reason)
-        seq = Sequence(
-            request_id, token_ids, params, self.config.block_size,
-            stop_token_ids=frozenset() if params.ignore_eos else self.stop_token_ids,
-            detokenizer=Detokenizer(self.tokenizer, token_ids),
-        )
+        seq = self._new_sequence(request_id, token_ids, params, priority)
         self._seqs[request_id] = seq
         self.scheduler.add(seq)
         if self.probe:
             self.probe("add_request", seq=seq)
         return request_id
 
-    def _encode(self, prompt: Prompt) -> list[int]:
+    def _new_sequence(
+        self, request_id: str, token_ids: list[int], params: SamplingParams, priority: int
+    ) -> Sequence:
+        stop_token_ids = frozenset(params.stop_token_ids)
+        if not params.ignore_eos:
+            stop_token_ids |= self.stop_token_ids
+        own_seed = self.config.seed * 1_000_003 + self._num_requests
+        return Sequence(
+            request_id,
+            token_ids,
+            params,
+            self.config.block_size,
+            stop_token_ids=stop_token_ids,
+            stream=TextStream(Detokenizer(self.tokenizer, token_ids), params.stop),
+            priority=priority,
+            seed=own_seed if params.seed is None else params.seed,
+        )
+
+    def checked(self, prompt: Prompt, sampling_params: SamplingParams) -> list[int]:
+        """The prompt's token ids. Raises RequestError if such a request could never run."""
+        token_ids = self.encode(prompt)
+        if reason := self._why_never(token_ids, sampling_params):
+            raise RequestError(reason)
+        return token_ids
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """The token ids of a prompt: text, ids, or messages. Raises RequestError for anything else."""
         try:
-            return self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            if isinstance(prompt, str):
+                return encode(self.tokenizer, prompt)
+            items: list[Any] = list(prompt)
+            if items and isinstance(items[0], dict):
+                return encode(self.tokenizer, apply_chat_template(self.tokenizer, items))
+            return items
         except (TypeError, UnicodeError) as error:
-            raise RequestError(f"the prompt is neither text nor a list of token ids: {prompt!r:.80}") from error
+            raise RequestError(
+                f"the prompt is neither text nor token ids nor messages: {prompt!r:.80}"
+            ) from error
 
     def _why_never(self, token_ids: List[int], params: SamplingParams) -> str | None:
         """Why this request can never run, or None. The last token's keys and values are never stored."""
@@ -101,17 +148,30 @@ class LLMEngine:
         if not token_ids:
             return "the prompt is empty: give it at least one token"
         for token_id in token_ids:
-            if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < vocab_size:
+            if (
+                isinstance(token_id, bool)
+                or not isinstance(token_id, int)
+                or not 0 <= token_id < vocab_size
+            ):
                 return f"the prompt's token id {token_id!r} is not in the vocabulary (0 to {vocab_size - 1})"
+        for token_id in params.stop_token_ids:
+            if not 0 <= token_id < vocab_size:
+                return (
+                    f"stop_token_ids: {token_id} is not in the vocabulary (0 to {vocab_size - 1})"
+                )
         num_prompt, num_output = len(token_ids), params.max_tokens
         if num_prompt + num_output > self.max_model_len:
-            return (f"the prompt of {num_prompt} tokens + max_tokens {num_output} is over max_model_len "
-                    f"{self.max_model_len}: shorten one of them")
+            return (
+                f"the prompt of {num_prompt} tokens + max_tokens {num_output} is over max_model_len "
+                f"{self.max_model_len}: shorten one of them"
+            )
         needs = -(-(num_prompt + num_output - 1) // self.config.block_size)
         if needs > self.config.num_blocks:
-            return (f"the prompt of {num_prompt} tokens + max_tokens {num_output} needs {needs} blocks of "
-                    f"{self.config.block_size}, and the pool has {self.config.num_blocks}: raise num_blocks or "
-                    "lower max_tokens")
+            return (
+                f"the prompt of {num_prompt} tokens + max_tokens {num_output} needs {needs} blocks of "
+                f"{self.config.block_size}, and the pool has {self.config.num_blocks}: raise num_blocks or "
+                "lower max_tokens"
+            )
         return None
 
     def abort(self, request_id: str) -> None:
@@ -119,6 +179,11 @@ class LLMEngine:
         seq = self._seqs.pop(request_id, None)
         if seq:
             self.scheduler.finish(seq, "abort")
+            self._aborted.append(seq)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget all cached prefixes. Raises EngineError while a request holds a block."""
+        self.block_manager.reset_prefix_cache()
 
     def is_finished(self) -> bool:
         """Whether no request is left."""
@@ -133,56 +198,73 @@ class LLMEngine:
         if seqs:
             token_ids = self.model_runner.run(seqs, is_prefill)
             self.scheduler.postprocess(seqs, token_ids)
-        outputs = [self._output(self._seqs.pop(seq.seq_id)) for seq in seqs if seq.finish_reason]
+        outputs = self._take_finished(seqs)
         if self.probe:
             self.probe("step", when="end", seqs=seqs, num_tokens=num_tokens)
         return outputs, num_tokens
 
-    def generate(
-        self,
-        prompts: List[Prompt],
-        sampling_params: SamplingParams | List[SamplingParams] | None = None,
-        request_ids: List[str] | None = None,
-        arrivals: List[int] | None = None,
-    ) -> list[RequestOutput]:
-        """Run all prompts to their end and return their outputs in order.
+    def _take_finished(self, seqs: list[Sequence]) -> list[RequestOutput]:
+        """The outputs of what ended in this step, or was aborted since the last."""
+        ended, self._aborted = self._aborted, []
+        ended += [self._seqs.pop(seq.seq_id) for seq in seqs if seq.finish_reason]
+        return [self._output(seq) for seq in ended]
 
-        arrivals[i] is the step (from 1) before which prompt i is added; all at once by default. A request that
-        can never run gets an output with finish_reason `rejected`; the others go on.
+    def generate(
+        self, requests: List[Request], on_output: Callable[[RequestOutput], None] | None = None
+    ) -> list[RequestOutput]:
+        """Run all requests to their end and return their outputs in order.
+
+        A request that can never run gets an output with finish_reason `rejected`; the others go on. `on_output`
+        is called with each output as it comes.
         """
-        if sampling_params is None or isinstance(sampling_params, SamplingParams):
-            sampling_params = [sampling_params or SamplingParams()] * len(prompts)
-        ids = request_ids or [str(self._num_requests + i) for i in range(len(prompts))]
-        pending = sorted(range(len(prompts)), key=lambda i: arrivals[i] if arrivals else 1)
-        outputs: dict[int, RequestOutput] = {}
+        pending = sorted(range(len(requests)), key=lambda i: requests[i].arrival)
         index_of: dict[str, int] = {}
+        outputs: dict[int, RequestOutput] = {}
         num_steps = 0
         if self.probe:
-            self.probe("generate", when="begin", num_requests=len(prompts))
-        while pending or not self.is_finished():
+            self.probe("generate", when="begin", num_requests=len(requests))
+        while pending or self._aborted or not self.is_finished():
             num_steps += 1
-            while pending and (arrivals is None or arrivals[pending[0]] <= num_steps):
+            done: list[tuple[int, RequestOutput]] = []
+            while pending and requests[pending[0]].arrival <= num_steps:
                 i = pending.pop(0)
-                try:
-                    self.add_request(prompts[i], sampling_params[i], ids[i])
-                    index_of[ids[i]] = i
-                except RequestError as error:
-                    outputs[i] = RequestOutput(ids[i], [], [], "", "rejected", str(error))
+                rejected = self._add(requests[i], i, index_of)
+                done += [(i, rejected)] if rejected else []
             finished, _ = self.step()
-            for output in finished:
-                if output.request_id in index_of:
-                    outputs[index_of[output.request_id]] = output
+            done += [
+                (index_of[out.request_id], out) for out in finished if out.request_id in index_of
+            ]
+            outputs.update(done)
+            for _, output in done:
+                if on_output:
+                    on_output(output)
         if self.probe:
-            self.probe("generate", when="end", num_requests=len(prompts))
-        return [outputs[i] for i in range(len(prompts))]
+            self.probe("generate", when="end", num_requests=len(requests))
+        return [outputs[i] for i in range(len(requests))]
+
+    def _add(self, request: Request, i: int, index_of: dict[str, int]) -> RequestOutput | None:
+        """Queue request i and note its id; the output of one that is rejected."""
+        request_id = request.request_id or str(self._num_requests)
+        try:
+            self.add_request(request.prompt, request.sampling_params, request_id, request.priority)
+        except RequestError as error:
+            return RequestOutput(request_id, None, [], [], "", "rejected", error=str(error))
+        index_of[request_id] = i
+        return None
 
     def _output(self, seq: Sequence) -> RequestOutput:
+        token_ids = seq.completion_token_ids
         return RequestOutput(
             request_id=seq.seq_id,
+            prompt=self.tokenizer.decode(seq.token_ids[: seq.num_prompt_tokens]),
             prompt_token_ids=seq.token_ids[: seq.num_prompt_tokens],
-            token_ids=seq.completion_token_ids,
-            text=seq.detokenizer.text if seq.detokenizer else "",
+            token_ids=token_ids,
+            text=seq.stream.text if seq.stream else "",
             finish_reason=seq.finish_reason or "",
+            stop_reason=seq.stop_reason,
+            num_cached_tokens=seq.num_prefix_hits or 0,
+            num_preemptions=seq.num_preemptions,
+            logprobs=seq.logprobs[: len(token_ids)],
         )
 
 

@@ -1,9 +1,10 @@
-"""The decoder: a Qwen3 transformer as plain functions over its weights.
+"""The decoder: one transformer for all supported families. Their differences are data: a weight is there or not.
 
 x is the flat batch, [num_tokens, hidden_size]: tokens of all requests in one row, no padding.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,11 +12,15 @@ from torch import Tensor
 
 from ..kernels import Backend
 from .probe import Probe
+from .rope import rope_table, rotate
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The numbers of a checkpoint that the decoder needs (names as in its config.json)."""
+    """The numbers of a checkpoint that the decoder needs (names as in its config.json).
+
+    qkv_bias, o_bias, mlp_bias, qk_norm: which of the optional weights its family has.
+    """
 
     architecture: str
     hidden_size: int
@@ -27,9 +32,27 @@ class ModelConfig:
     vocab_size: int
     rms_norm_eps: float
     rope_theta: float
+    rope_scaling: dict[str, Any]
     max_position_embeddings: int
     tie_word_embeddings: bool
+    qkv_bias: bool
+    o_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
     eos_token_ids: frozenset[int]
+    dtype: str
+
+
+@dataclass
+class Linear:
+    """A matrix and, in some families, a bias."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x @ weight.T + bias."""
+        return F.linear(x, self.weight, self.bias)
 
 
 @dataclass
@@ -37,13 +60,13 @@ class Layer:
     """The weights of one layer. Query, key and value share a matrix, and so do gate and up."""
 
     input_layernorm: Tensor
-    qkv_proj: Tensor
-    q_norm: Tensor
-    k_norm: Tensor
-    o_proj: Tensor
+    qkv_proj: Linear
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    o_proj: Linear
     post_attention_layernorm: Tensor
-    gate_up_proj: Tensor
-    down_proj: Tensor
+    gate_up_proj: Linear
+    down_proj: Linear
 
 
 @dataclass
@@ -78,7 +101,12 @@ class Decoder:
     """Runs a flat batch through all layers. Holds weights, no state of requests."""
 
     def __init__(
-        self, config: ModelConfig, embed_tokens: Tensor, layers: list[Layer], norm: Tensor, lm_head: Tensor,
+        self,
+        config: ModelConfig,
+        embed_tokens: Tensor,
+        layers: list[Layer],
+        norm: Tensor,
+        lm_head: Linear,
         backend: Backend,
     ) -> None:
         self.config = config
@@ -88,7 +116,10 @@ class Decoder:
         self.lm_head = lm_head
         self.backend = backend
         self.probe: Probe | None = None
-        self._cos, self._sin = _rope_table(config, embed_tokens.device, embed_tokens.dtype)
+        cos, sin = rope_table(
+            config.rope_theta, config.head_dim, config.max_position_embeddings, config.rope_scaling
+        )
+        self._cos, self._sin = cos.to(embed_tokens), sin.to(embed_tokens)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -96,7 +127,7 @@ class Decoder:
         return self.embed_tokens.dtype
 
     def forward(self, batch: Batch, kv_cache: Tensor) -> Tensor:
-        """Logits of the wanted rows, [len(batch.logits_rows), vocab_size], in float32.
+        """Logits of the wanted rows, [len(batch.logits_rows), vocab_size], in float32 or wider.
 
         kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim], written and read.
         """
@@ -107,50 +138,55 @@ class Decoder:
         cos, sin = self._cos[positions], self._sin[positions]
         x = F.embedding(torch.tensor(batch.input_ids, device=device), self.embed_tokens)
         for i, layer in enumerate(self.layers):
-            x = x + self._attention(i, layer, x, cos, sin, batch, slots, tables, kv_cache[i])
-            x = x + self._mlp(layer, x)
-        x = self._norm(x[torch.tensor(batch.logits_rows, dtype=torch.long, device=device)], self.norm)
-        return F.linear(x, self.lm_head).float()
+            h = self._norm(x, layer.input_layernorm)
+            q, k, v = self._qkv(layer, h, cos, sin)
+            h = self._attend(i, q, k, v, batch, slots, tables, kv_cache[i])
+            x = x + layer.o_proj(h)
+            h = self._norm(x, layer.post_attention_layernorm)
+            gate, up = layer.gate_up_proj(h).chunk(2, dim=-1)
+            x = x + layer.down_proj(F.silu(gate) * up)
+        rows = torch.tensor(batch.logits_rows, dtype=torch.long, device=device)
+        logits = self.lm_head(self._norm(x[rows], self.norm))
+        return logits if logits.dtype == torch.float64 else logits.float()
 
-    def _attention(
-        self, i: int, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor, batch: Batch, slots: Tensor,
-        tables: list[Tensor], kv_cache: Tensor,
-    ) -> Tensor:
+    def _qkv(
+        self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, [num_tokens, heads, head_dim] each, turned to their positions."""
         c = self.config
-        num_q, num_kv = c.num_attention_heads, c.num_key_value_heads
-        qkv = F.linear(self._norm(x, layer.input_layernorm), layer.qkv_proj)
-        qkv = qkv.view(-1, num_q + 2 * num_kv, c.head_dim)
-        q, k, v = qkv.split([num_q, num_kv, num_kv], dim=1)
-        q = _rotate(self._norm(q, layer.q_norm), cos, sin)
-        k = _rotate(self._norm(k, layer.k_norm), cos, sin)
+        heads = [c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads]
+        q, k, v = layer.qkv_proj(x).view(-1, sum(heads), c.head_dim).split(heads, dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+    def _attend(
+        self,
+        i: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        batch: Batch,
+        slots: Tensor,
+        tables: list[Tensor],
+        kv_cache: Tensor,
+    ) -> Tensor:
+        """Write this layer's keys and values to their slots, then attend over the paged cache."""
         k_cache, v_cache = kv_cache
+        num_layers = self.config.num_hidden_layers
         self.backend.store_kvcache(k, v, k_cache, v_cache, slots)
         if self.probe:
-            self.probe("store_kvcache", layer=i, num_layers=c.num_hidden_layers, batch=batch)
+            self.probe("store_kvcache", layer=i, num_layers=num_layers, batch=batch)
+        scale = self.config.head_dim**-0.5
         out = self.backend.paged_attention(
-            q, k_cache, v_cache, tables, batch.cu_seqlens_q, batch.context_lens, c.head_dim**-0.5
+            q, k_cache, v_cache, tables, batch.cu_seqlens_q, batch.context_lens, scale
         )
         if self.probe:
-            self.probe("attention", layer=i, num_layers=c.num_hidden_layers, batch=batch)
-        return F.linear(out.flatten(1), layer.o_proj)
-
-    def _mlp(self, layer: Layer, x: Tensor) -> Tensor:
-        gate, up = F.linear(self._norm(x, layer.post_attention_layernorm), layer.gate_up_proj).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, layer.down_proj)
+            self.probe("attention", layer=i, num_layers=num_layers, batch=batch)
+        return out.flatten(1)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x.float(), (x.shape[-1],), eps=self.config.rms_norm_eps).to(x.dtype) * weight
-
-
-def _rope_table(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of rotary embedding for every position, [max_positions, 1, head_dim // 2]."""
-    powers = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
-    positions = torch.arange(config.max_position_embeddings, dtype=torch.float32, device=device)
-    angles = torch.outer(positions, 1.0 / config.rope_theta**powers).unsqueeze(1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of x, [num_tokens, num_heads, head_dim]: halves turned against each other."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        """Root mean square norm, computed in float32 whatever the weights' dtype."""
+        wide = x if x.dtype == torch.float64 else x.float()
+        normed = F.rms_norm(wide, (x.shape[-1],), eps=self.config.rms_norm_eps)
+        return torch.mul(normed.to(x.dtype), weight)

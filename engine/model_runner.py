@@ -4,36 +4,48 @@ from pathlib import Path
 
 import torch
 
-from .config import EngineConfig
+from .config import DTYPES, EngineConfig
 from .errors import ConfigError
-from .loader import load_config, load_decoder
-from .model import Batch
+from .families import load_config
+from .loader import Progress, load_decoder
+from .model import Batch, ModelConfig
 from .probe import Probe
-from .sampler import sample
+from .sampler import sample, top_logprobs
 from .sequence import Sequence
 
 
 class ModelRunner:
     """Holds the model and the paged KV cache; lays a step's requests out as one flat batch."""
 
-    def __init__(self, folder: Path, config: EngineConfig) -> None:
+    def __init__(
+        self, folder: Path, config: EngineConfig, progress: Progress | None = None
+    ) -> None:
         self.block_size = config.block_size
         self.device = _choose_device(config.device)
         self.model_config = load_config(folder)
-        self.model = load_decoder(folder, self.model_config, config.dtype, self.device)
+        dtype = _choose_dtype(config.dtype, self.device, self.model_config)
+        self.model = load_decoder(folder, self.model_config, dtype, self.device, progress)
         self.kv_cache = self._allocate_kv_cache(config.num_blocks)
         self.probe: Probe | None = None
 
     def _allocate_kv_cache(self, num_blocks: int) -> torch.Tensor:
         """The pool, [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim]; 2 is key and value."""
         c = self.model_config
-        shape = (c.num_hidden_layers, 2, num_blocks, self.block_size, c.num_key_value_heads, c.head_dim)
+        shape = (
+            c.num_hidden_layers,
+            2,
+            num_blocks,
+            self.block_size,
+            c.num_key_value_heads,
+            c.head_dim,
+        )
         try:
             return torch.zeros(shape, dtype=self.model.dtype, device=self.device)
         except (RuntimeError, MemoryError) as error:
             size = torch.Size(shape).numel() * self.model.dtype.itemsize
             raise ConfigError(
-                "num_blocks", f"a KV cache of {size / 2**30:,.1f} GiB cannot be had on {self.device}: {error}"
+                "num_blocks",
+                f"a KV cache of {size / 2**30:,.1f} GiB cannot be had on {self.device}: {error}",
             ) from error
 
     @torch.inference_mode()
@@ -42,7 +54,10 @@ class ModelRunner:
         batch = self.prepare_prefill(seqs) if is_prefill else self.prepare_decode(seqs)
         logits = self.model.forward(batch, self.kv_cache)
         done = [seq for seq in seqs if seq.num_cached_tokens + seq.num_scheduled_tokens == len(seq)]
-        sampled = sample(logits, [seq.sampling_params for seq in done], [len(seq) for seq in done])
+        sampled = sample(logits, done)
+        for seq, logprobs in zip(done, top_logprobs(logits, done, sampled), strict=True):
+            if logprobs is not None:
+                seq.logprobs.append(logprobs)
         if self.probe:
             self.probe("sample", seqs=done, token_ids=sampled)
         token_of = dict(zip((seq.seq_id for seq in done), sampled, strict=True))
@@ -70,7 +85,8 @@ class ModelRunner:
             batch.input_ids += seq.token_ids[start:end]
             batch.positions += range(start, end)
             batch.slot_mapping += [
-                seq.block_table[position // self.block_size] * self.block_size + position % self.block_size
+                seq.block_table[position // self.block_size] * self.block_size
+                + position % self.block_size
                 for position in range(start, end)
             ]
             batch.cu_seqlens_q.append(batch.cu_seqlens_q[-1] + end - start)
@@ -82,11 +98,19 @@ class ModelRunner:
         return batch
 
 
+def _choose_dtype(name: str, device: str, model: ModelConfig) -> str:
+    if name != "auto":
+        return name
+    return "float32" if device == "cpu" or model.dtype not in DTYPES else model.dtype
+
+
 def _choose_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError("device", f"{name} was asked for, and this machine has no usable CUDA device")
+        raise ConfigError(
+            "device", f"{name} was asked for, and this machine has no usable CUDA device"
+        )
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:

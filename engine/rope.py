@@ -53,7 +53,7 @@ def _llama3(frequencies: Tensor, scaling: dict[str, Any]) -> Tensor:
     )
     turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
     blend = ((turns - low) / (high - low)).clamp(0, 1)
-    return (1 - blend) * frequencies / factor + blend * frequencies
+    return torch.lerp(frequencies / factor, frequencies, blend)
 
 
 def _yarn(frequencies: Tensor, theta: float, head_dim: int, scaling: dict[str, Any]) -> Tensor:
@@ -63,13 +63,16 @@ def _yarn(frequencies: Tensor, theta: float, head_dim: int, scaling: dict[str, A
     def dimension_of(num_turns: float) -> float:
         return head_dim * math.log(original / (num_turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    low, high = dimension_of(scaling.get("beta_fast") or 32), dimension_of(scaling.get("beta_slow") or 1)
+    low, high = (
+        dimension_of(scaling.get("beta_fast") or 32),
+        dimension_of(scaling.get("beta_slow") or 1),
+    )
     if scaling.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     ramp = (torch.arange(head_dim // 2, dtype=torch.float32) - low) / max(high - low, 0.001)
     blend = 1 - ramp.clamp(0, 1)
-    return (1 - blend) * frequencies / scaling["factor"] + blend * frequencies
+    return torch.lerp(frequencies / scaling["factor"], frequencies, blend)
 
 
 def _yarn_amplitude(scaling: dict[str, Any]) -> float:

@@ -3,34 +3,83 @@
 import torch
 from torch import Tensor
 
-from .sampling_params import SamplingParams
+from .sequence import Sequence
+
+Logprobs = dict[int, float]
 
 
-def sample(logits: Tensor, params: list[SamplingParams], positions: list[int]) -> list[int]:
-    """One token for each row of `logits`, [num_rows, vocab_size] in float32.
+def sample(logits: Tensor, seqs: list[Sequence]) -> list[int]:
+    """The next token of each sequence from its row of `logits`, [len(seqs), vocab_size].
 
-    positions[i] is the position that row i's new token will have. The noise of a row depends on its seed and
-    that position alone, so neither neighbours nor a preemption change a request's tokens.
+    A row depends on its own sequence alone: its noise comes from the sequence's seed and the position of the new
+    token, so neither neighbours nor a preemption change a request's tokens.
     """
     token_ids: list[int] = logits.argmax(dim=-1).tolist()
-    for row, (param, position) in enumerate(zip(params, positions, strict=True)):
-        if param.temperature > 0:
-            token_ids[row] = _sample_row(logits[row], param, position)
+    for row, seq in enumerate(seqs):
+        params = seq.sampling_params
+        scores = logits[row]
+        if params.has_penalties or seq.num_completion_tokens < params.min_tokens:
+            scores = _adjusted(scores, seq)
+            token_ids[row] = int(scores.argmax())
+        if params.temperature > 0:
+            token_ids[row] = _draw(scores, seq)
     return token_ids
 
 
-def _sample_row(logits: Tensor, param: SamplingParams, position: int) -> int:
-    # Shifted before it is divided, so that a tiny temperature cannot overflow: the greatest logit stays 0.
-    scaled = (logits - logits.max()).double() / param.temperature
-    probs = torch.softmax(scaled, dim=-1).cpu()
+def top_logprobs(
+    logits: Tensor, seqs: list[Sequence], token_ids: list[int]
+) -> list[Logprobs | None]:
+    """For each sequence that asked for them: the likeliest tokens and the chosen one, with log probabilities.
+
+    They are the model's own: before penalties, temperature and filters.
+    """
+    found: list[Logprobs | None] = []
+    for row, (seq, token_id) in enumerate(zip(seqs, token_ids, strict=True)):
+        count = seq.sampling_params.logprobs
+        if count is None:
+            found.append(None)
+            continue
+        logprobs = torch.log_softmax(logits[row].double(), dim=-1)
+        top = logprobs.topk(min(count, len(logprobs)))
+        pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        found.append({token_id: float(logprobs[token_id])} | dict(pairs))
+    return found
+
+
+def _adjusted(scores: Tensor, seq: Sequence) -> Tensor:
+    """The logits with the penalties for tokens that were there, and no way to stop before min_tokens."""
+    params = seq.sampling_params
+    scores = scores.clone()
+    if params.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted(set(seq.token_ids)), device=scores.device)
+        old = scores[seen]
+        scores[seen] = torch.where(
+            old > 0, old / params.repetition_penalty, old * params.repetition_penalty
+        )
+    output = seq.token_ids[seq.num_prompt_tokens :]
+    if output and (params.presence_penalty or params.frequency_penalty):
+        ids, counts = torch.tensor(output, device=scores.device).unique(return_counts=True)
+        scores[ids] -= params.presence_penalty + params.frequency_penalty * counts.to(scores)
+    if seq.num_completion_tokens < params.min_tokens and len(seq.stop_token_ids) < len(scores):
+        scores[sorted(seq.stop_token_ids)] = -torch.inf
+    return scores
+
+
+def _draw(scores: Tensor, seq: Sequence) -> int:
+    """Draw a token after temperature, min_p, top_k and top_p, in this order."""
+    params = seq.sampling_params
+    # Shifted before it is divided, so that a tiny temperature cannot overflow: the greatest stays 0.
+    probs = torch.softmax((scores - scores.max()).double() / params.temperature, dim=-1).cpu()
     probs, order = probs.sort(descending=True, stable=True)
-    if 0 < param.top_k < len(probs):
-        probs[param.top_k :] = 0
-    if param.top_p < 1:
-        # A token stays if those before it do not yet reach top_p of what top_k left; the likeliest always stays.
+    if params.min_p > 0:
+        probs[probs < params.min_p * probs[0]] = 0
+    if 0 < params.top_k < len(probs):
+        probs[params.top_k :] = 0
+    if params.top_p < 1:
+        # A token stays if those before it do not yet reach top_p of what is left; the likeliest always stays.
         share = probs / probs.sum()
-        probs[1:][(share.cumsum(0) - share)[1:] >= param.top_p] = 0
+        probs[1:][(share.cumsum(0) - share)[1:] >= params.top_p] = 0
     # The exponential race: the smallest noise / probability wins with the right odds.
-    generator = torch.Generator().manual_seed((param.seed * 1_000_003 + position) % 2**63)
+    generator = torch.Generator().manual_seed((seq.seed * 1_000_003 + len(seq)) % 2**63)
     noise = torch.empty_like(probs).exponential_(generator=generator)
     return int(order[(probs / noise).argmax()])

@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from .detokenizer import Detokenizer
+from .detokenizer import TextStream
 from .sampling_params import SamplingParams
 
 
@@ -19,6 +19,7 @@ class Sequence:
 
     num_cached_tokens: tokens whose keys and values are in the KV cache.
     num_scheduled_tokens: tokens that the current step computes.
+    num_prefix_hits: tokens that it found in the prefix cache when it first ran (not when it was recomputed).
     block_table: logical block i of this sequence is physical block block_table[i].
     """
 
@@ -29,7 +30,9 @@ class Sequence:
         sampling_params: SamplingParams,
         block_size: int,
         stop_token_ids: frozenset[int] = frozenset(),
-        detokenizer: Detokenizer | None = None,
+        stream: TextStream | None = None,
+        priority: int = 0,
+        seed: int = 0,
     ) -> None:
         self.seq_id = seq_id
         self.token_ids = list(prompt_token_ids)
@@ -37,17 +40,28 @@ class Sequence:
         self.sampling_params = sampling_params
         self.block_size = block_size
         self.stop_token_ids = stop_token_ids
-        self.detokenizer = detokenizer
+        self.stream = stream
+        self.priority = priority
+        self.seed = seed
+        self.number = 0
         self.status = SequenceStatus.WAITING
         self.num_cached_tokens = 0
         self.num_scheduled_tokens = 0
         self.num_preemptions = 0
         self.block_table: list[int] = []
         self.block_hashes: list[str] = []
+        self.num_prefix_hits: int | None = None
+        self.logprobs: list[dict[int, float]] = []
         self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Its place by priority: the smaller, the sooner; equals by arrival."""
+        return self.priority, self.number
 
     @property
     def num_tokens(self) -> int:
@@ -71,8 +85,8 @@ class Sequence:
 
     @property
     def completion_token_ids(self) -> list[int]:
-        """The generated tokens, without the end-of-sequence token that ended them."""
-        end = -1 if self.finish_reason == "stop" else None
+        """The generated tokens, without the stop token that ended them."""
+        end = -1 if isinstance(self.stop_reason, int) else None
         return self.token_ids[self.num_prompt_tokens : end]
 
     def block(self, i: int) -> list[int]:

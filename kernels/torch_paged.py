@@ -5,7 +5,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def store_kvcache(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor) -> None:
+def store_kvcache(
+    key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor
+) -> None:
     """Write each token's key and value to its slot of one layer's cache.
 
     key, value: [num_tokens, num_kv_heads, head_dim]; k_cache, v_cache: [num_blocks, block_size, num_kv_heads,
@@ -41,7 +43,9 @@ def paged_attention(
     return output
 
 
-def _causal_attention(query: Tensor, keys: Tensor, values: Tensor, num_groups: int, scale: float) -> Tensor:
+def _causal_attention(
+    query: Tensor, keys: Tensor, values: Tensor, num_groups: int, scale: float
+) -> Tensor:
     """Attention of the last len(query) positions over all keys. Each KV head serves `num_groups` query heads."""
     num_rows, context_len = query.shape[0], keys.shape[0]
     keys = keys.repeat_interleave(num_groups, dim=1).transpose(0, 1)
@@ -50,5 +54,7 @@ def _causal_attention(query: Tensor, keys: Tensor, values: Tensor, num_groups: i
     if num_rows > 1:
         mask = torch.ones(num_rows, context_len, dtype=torch.bool, device=query.device)
         mask = mask.tril(context_len - num_rows)
-    out = F.scaled_dot_product_attention(query.transpose(0, 1), keys, values, attn_mask=mask, scale=scale)
+    out = F.scaled_dot_product_attention(
+        query.transpose(0, 1), keys, values, attn_mask=mask, scale=scale
+    )
     return out.transpose(0, 1)

@@ -90,7 +90,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def test_run_step_back_and_quit(cache):
-    """The main job: five steps on, two back, quit; the right step on screen, the terminal whole, the trace kept."""
+    """The main job: five steps on, two back, quit. The right step on screen, terminal whole, trace kept."""
     terminal = Terminal("run", "scenarios/kv_pressure.yaml")
     terminal.wait_for("step 1  SCHEDULE")
     terminal.process.send("nnnnn")

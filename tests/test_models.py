@@ -26,13 +26,36 @@ def test_training_yields_a_folder_that_transformers_loads(tmp_path: Path):
     train("train_tokenizer.py", data, "--vocabulary-size", 512)
     train("pack_tokens.py", data)
     told = train(
-        "train.py", data, output, "--steps", 3, "--no-compile", "--batch-size", 2, "--length", 64,
-        "--hidden-size", 64, "--layers", 2, "--heads", 4, "--kv-heads", 2, "--head-dim", 16,
-        "--intermediate-size", 128, "--max-positions", 256,
+        "train.py",
+        data,
+        output,
+        "--steps",
+        3,
+        "--no-compile",
+        "--batch-size",
+        2,
+        "--length",
+        64,
+        "--hidden-size",
+        64,
+        "--layers",
+        2,
+        "--heads",
+        4,
+        "--kv-heads",
+        2,
+        "--head-dim",
+        16,
+        "--intermediate-size",
+        128,
+        "--max-positions",
+        256,
     )
     assert "3 steps, 384 tokens" in told
 
-    assert {path.name for path in output.iterdir()} == {path.name for path in TINY.iterdir()} - {"README.md"}
+    assert {path.name for path in output.iterdir()} == {path.name for path in TINY.iterdir()} - {
+        "README.md"
+    }
     tokenizer = AutoTokenizer.from_pretrained(output, local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(output, local_files_only=True)
     assert type(model).__name__ == "Qwen3ForCausalLM"
@@ -47,7 +70,10 @@ def train(script: str, *arguments: object) -> str:
     """Run one of the scripts and return what it printed."""
     done = subprocess.run(
         [sys.executable, TRAIN / script, *map(str, arguments)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

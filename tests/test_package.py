@@ -22,9 +22,18 @@ PARTS = ("tour", "engine", "kernels", "scenarios", "models")
 
 def python(*arguments: object, cwd: Path, **environ: object) -> str:
     """Run this interpreter in a folder and return its output."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", **{key: str(value) for key, value in environ.items()}}
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        **{key: str(value) for key, value in environ.items()},
+    }
     done = subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=cwd, env=env, capture_output=True, text=True, timeout=300
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -47,7 +56,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(source, copy, ignore=ignore)
         else:
             shutil.copy(source, copy)
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, folder / "source", cwd=folder)
+    pip(
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+        folder / "source",
+        cwd=folder,
+    )
     (path,) = folder.glob("*.whl")
     return path
 
@@ -62,7 +79,10 @@ def installed(wheel: Path) -> Path:
 
 def test_the_wheel_holds_everything_and_nothing_else(wheel: Path):
     names = ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names} == {"tourvllm", f"tourvllm-{__version__}.dist-info"}
+    assert {name.split("/")[0] for name in names} == {
+        "tourvllm",
+        f"tourvllm-{__version__}.dist-info",
+    }
     for name in bundled_names():
         assert f"tourvllm/scenarios/{name}.yaml" in names
     tiny = {f"tourvllm/models/tiny/{path.name}" for path in (ROOT / "models" / "tiny").iterdir()}
@@ -93,7 +113,9 @@ def test_the_wheel_runs_from_an_empty_folder(installed: Path, tmp_path: Path):
 
 
 @pytest.fixture(params=["installed", "not installed"])
-def hugging_face_kernels(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[dict[str, Path], Path | None]:
+def hugging_face_kernels(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> tuple[dict[str, Path], Path | None]:
     """The environment with a stand-in for Hugging Face's `kernels`, and its file; or without one."""
     site = tmp_path / "site"
     site.mkdir()
@@ -105,7 +127,11 @@ def hugging_face_kernels(request: pytest.FixtureRequest, tmp_path: Path) -> tupl
         "    open(os.environ['FOUND'], 'w').write(str(spec and spec.origin))\n"
         "atexit.register(tell)\n"
     )
-    environ = {"PYTHONPATH": site, "FOUND": tmp_path / "found", "XDG_CACHE_HOME": tmp_path / "cache"}
+    environ = {
+        "PYTHONPATH": site,
+        "FOUND": tmp_path / "found",
+        "XDG_CACHE_HOME": tmp_path / "cache",
+    }
     if request.param == "not installed":
         spec = importlib.util.find_spec("kernels")
         return environ, Path(spec.origin) if spec and spec.origin else None
@@ -127,7 +153,9 @@ def hugging_face_kernels(request: pytest.FixtureRequest, tmp_path: Path) -> tupl
     ],
     ids=["import", "list", "run"],
 )
-def test_the_checkout_does_not_hide_hugging_face_kernels(hugging_face_kernels, arguments: tuple[str, ...]):
+def test_the_checkout_does_not_hide_hugging_face_kernels(
+    hugging_face_kernels, arguments: tuple[str, ...]
+):
     environ, expected = hugging_face_kernels
     python(*arguments, cwd=ROOT, **environ)
     assert environ["FOUND"].read_text() == str(expected)

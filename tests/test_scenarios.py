@@ -105,7 +105,9 @@ def test_runs_to_its_end(run: Recorded):
 
 def test_every_narration_has_its_moment(run: Recorded):
     assert run.unsaid == []
-    said = [note["say"] for position in sorted(run.trace.notes) for note in run.trace.notes[position]]
+    said = [
+        note["say"] for position in sorted(run.trace.notes) for note in run.trace.notes[position]
+    ]
     # In the order of the file, so that it reads as the run goes.
     assert said == [narration.say for narration in run.plan.scenario.tour]
 
@@ -144,9 +146,14 @@ def test_same_events_twice(run: Recorded):
 def test_outputs_are_those_of_an_ample_engine(run: Recorded):
     """What the last narration of kv_pressure says: pressure costs time, not words."""
     ample = record(
-        run.plan.name, engine__num_blocks=4096, engine__max_num_batched_tokens=4096, engine__prefix_caching=False
+        run.plan.name,
+        engine__num_blocks=4096,
+        engine__max_num_batched_tokens=4096,
+        engine__prefix_caching=False,
     )
-    assert [output.token_ids for output in ample.outputs] == [output.token_ids for output in run.outputs]
+    assert [output.token_ids for output in ample.outputs] == [
+        output.token_ids for output in run.outputs
+    ]
 
 
 def test_outputs_are_sentences(run: Recorded):
@@ -184,7 +191,8 @@ def test_kv_pressure_shows_a_preemption_and_what_it_costs(kv_pressure: Recorded)
 def test_kv_pressure_evicts_what_the_preempted_request_left(kv_pressure: Recorded):
     """The narration says whose block goes: the last full one of the request that was preempted."""
     (left,) = [
-        event for event in kv_pressure.events("deallocate")
+        event
+        for event in kv_pressure.events("deallocate")
         if event.facts["seq"] == "D" and event.step == kv_pressure.facts("preempt")[0]["step"]
     ]
     assert kv_pressure.facts("evict")[0]["block_id"] == left.facts["block_ids"][-2]

@@ -207,7 +207,8 @@ def test_a_killed_recorder_loses_no_flushed_step(mini, tmp_path, suffix):
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": helpers},
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([helpers, os.environ.get("PYTHONPATH", "")])},
     )
     flushed = [int(process.stdout.readline()) for _ in range(5)][-1]
     process.send_signal(signal.SIGKILL)

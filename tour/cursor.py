@@ -82,7 +82,9 @@ class Cursor:
         if step is None:
             return []
         first = step.start if self.at_step_end else self.position - 1
-        return [patch for index in range(first, self.position) for patch in self.trace.event(index).do]
+        return [
+            patch for index in range(first, self.position) for patch in self.trace.event(index).do
+        ]
 
     def _forward(self) -> None:
         done: list[tuple[Any, ...]] = []

@@ -42,8 +42,15 @@ def _power(a: float, b: float) -> Any:
     return a**b
 
 
-_FUNCTIONS = {function.__name__: function for function in (len, min, max, abs, sorted, any, all)} | {"sum": _sum}
-_ARITHMETIC = {ast.Add: operator.add, ast.Mult: operator.mul, ast.Mod: operator.mod, ast.Pow: _power}
+_FUNCTIONS = {
+    function.__name__: function for function in (len, min, max, abs, sorted, any, all)
+} | {"sum": _sum}
+_ARITHMETIC = {
+    ast.Add: operator.add,
+    ast.Mult: operator.mul,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+}
 _NUMBERS_ONLY = {kind: _of_numbers(compute) for kind, compute in _ARITHMETIC.items()}
 _OPERATORS = simpleeval.DEFAULT_OPERATORS | _NUMBERS_ONLY
 
@@ -92,9 +99,13 @@ def check_syntax(text: str) -> None:
 @lru_cache(maxsize=256)
 def _parse(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
-        raise ExpressionError(f"an expression of {len(text)} characters is over the limit of {MAX_LENGTH}")
+        raise ExpressionError(
+            f"an expression of {len(text)} characters is over the limit of {MAX_LENGTH}"
+        )
     try:
-        with warnings.catch_warnings(action="ignore"):  # of Python's compiler, on the style of the text
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # of Python's compiler, on the style of the text
             return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ExpressionError(f"{text!r} is not an expression: {error}") from error

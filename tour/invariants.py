@@ -59,11 +59,18 @@ def _check_tokens(state: dict[str, Any], token_budget: int | None) -> None:
         cached, scheduled = seq["num_cached_tokens"], seq["num_scheduled_tokens"]
         scheduled_in_all += scheduled
         if scheduled < 0 or cached < 0 or cached + scheduled > seq["num_tokens"]:
-            _fail(3, f"{seq_id} has {cached} cached + {scheduled} scheduled of {seq['num_tokens']} tokens")
+            _fail(
+                3,
+                f"{seq_id} has {cached} cached + {scheduled} scheduled of {seq['num_tokens']} tokens",
+            )
         if cached + scheduled > len(seq["block_table"]) * size:
-            _fail(3, f"the block table of {seq_id} does not cover position {cached + scheduled - 1}")
+            _fail(
+                3, f"the block table of {seq_id} does not cover position {cached + scheduled - 1}"
+            )
         if not len(seq["token_ids"]) == len(seq["pieces"]) == seq["num_tokens"]:
-            _fail(3, f"{seq_id} counts {seq['num_tokens']} tokens and holds {len(seq['token_ids'])}")
+            _fail(
+                3, f"{seq_id} counts {seq['num_tokens']} tokens and holds {len(seq['token_ids'])}"
+            )
     if token_budget is not None and scheduled_in_all > token_budget:
         _fail(3, f"{scheduled_in_all} scheduled tokens exceed the budget of {token_budget}")
 

@@ -32,7 +32,9 @@ def apply(state: State, patch: Patch) -> tuple[Any, ...]:
     try:
         return _apply(state, patch)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise TraceError(f"the patch {str(patch)[:120]!r} does not fit the state: {error}") from error
+        raise TraceError(
+            f"the patch {str(patch)[:120]!r} does not fit the state: {error}"
+        ) from error
 
 
 def undo(state: State, token: tuple[Any, ...]) -> None:

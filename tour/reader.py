@@ -32,7 +32,9 @@ def read_trace(path: str | Path) -> Trace:
     if trace.problem is None and not trace.complete:
         trace.problem = f"the run was not recorded to its end: it stops after event {len(trace)}"
     if trace.problem is None and not trace.digest_matches:
-        trace.problem = "the digest in the closing line is not that of the events: the file was changed"
+        trace.problem = (
+            "the digest in the closing line is not that of the events: the file was changed"
+        )
     return trace
 
 
@@ -63,7 +65,9 @@ def _chunks(path: Path) -> Iterator[bytes]:
                     piece, data, unpacker = _unpack(unpacker, data)
                 total += len(piece)
                 if total > MAX_BYTES:
-                    raise TraceError(f"the trace is over the limit of {MAX_BYTES:,} bytes when unpacked")
+                    raise TraceError(
+                        f"the trace is over the limit of {MAX_BYTES:,} bytes when unpacked"
+                    )
                 yield piece
 
 

@@ -54,7 +54,9 @@ class FileSink:
             self._raw = self.path.open("wb")
             packed = self.path.suffix == ".gz"
             # The fixed name and time keep two equal runs equal but for the times in their events.
-            self._file = gzip.GzipFile("", "wb", 6, fileobj=self._raw, mtime=0) if packed else self._raw
+            self._file = (
+                gzip.GzipFile("", "wb", 6, fileobj=self._raw, mtime=0) if packed else self._raw
+            )
         self._file.write(line + b"\n")
 
     def flush(self) -> None:
@@ -101,11 +103,26 @@ class Recorder:
         self.flush()
 
     def emit(
-        self, stop: str, step: int, at: tuple[str, int] | None, facts: dict[str, Any], do: list[Patch]
+        self,
+        stop: str,
+        step: int,
+        at: tuple[str, int] | None,
+        facts: dict[str, Any],
+        do: list[Patch],
     ) -> Event:
         """Record one stop and apply its patches to the recorder's state. Returns the event."""
         event = Event(i=self.count, step=step, stop=stop, at=at, facts=facts, do=do)
-        body = _encode({"kind": "event", "i": event.i, "step": step, "stop": stop, "at": at, "facts": facts, "do": do})
+        body = _encode(
+            {
+                "kind": "event",
+                "i": event.i,
+                "step": step,
+                "stop": stop,
+                "at": at,
+                "facts": facts,
+                "do": do,
+            }
+        )
         body = body[:-1]
         self._digest.update(body)
         event.t = self._clock() - self._start
@@ -118,7 +135,10 @@ class Recorder:
         self._step = step
         self._since_keyframe += 1
         self._bytes_since_keyframe += len(line)
-        if self._since_keyframe >= KEYFRAME_EVERY and self._bytes_since_keyframe >= self._keyframe_bytes:
+        if (
+            self._since_keyframe >= KEYFRAME_EVERY
+            and self._bytes_since_keyframe >= self._keyframe_bytes
+        ):
             self._keyframe()
         return event
 
@@ -136,7 +156,12 @@ class Recorder:
         if self._closed:
             return
         self._closed = True
-        closing = {"kind": "end", "count": self.count, "digest": self._digest.hexdigest(), "outcome": outcome}
+        closing = {
+            "kind": "end",
+            "count": self.count,
+            "digest": self._digest.hexdigest(),
+            "outcome": outcome,
+        }
         self._write(_encode(closing))
         self.flush()
 
@@ -154,7 +179,11 @@ class Recorder:
 
 def _own(value: Any) -> Any:
     if isinstance(value, list):
-        return [_own(item) for item in value] if value and isinstance(value[0], list | dict) else list(value)
+        return (
+            [_own(item) for item in value]
+            if value and isinstance(value[0], list | dict)
+            else list(value)
+        )
     if isinstance(value, dict):
         return {key: _own(item) for key, item in value.items()}
     return value

@@ -22,14 +22,23 @@ MAX_ARRIVAL = 10_000
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
 
 
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """One message of a conversation; the model's chat template makes a prompt of them."""
+
+    role: str
+    content: str
+
+
 class Request(msgspec.Struct, forbid_unknown_fields=True):
     """One request, or `count` equal ones. `arrival` is the step before which it is added (from 1)."""
 
     id: Name | None = None
     prompt: str | None = None
     token_ids: list[int] | None = None
+    messages: Annotated[list[Message], msgspec.Meta(min_length=1)] | None = None
     count: Annotated[int, msgspec.Meta(ge=1, le=MAX_REQUESTS)] = 1
     arrival: Annotated[int, msgspec.Meta(ge=1, le=MAX_ARRIVAL)] = 1
+    priority: int = 0
     sampling: dict[str, Any] = {}
 
 
@@ -85,7 +94,9 @@ class Source:
         return ScenarioError(f"{where}: {path}: {message}" if path else f"{where}: {message}")
 
 
-def parse_scenario(text: str, name: str, settings: dict[str, Any] | None = None) -> tuple[Scenario, Source]:
+def parse_scenario(
+    text: str, name: str, settings: dict[str, Any] | None = None
+) -> tuple[Scenario, Source]:
     """Read a scenario. `settings` maps dotted paths to values that replace those in the file (`--set`).
 
     Raises ScenarioError with the line and the field.
@@ -115,11 +126,15 @@ def _compose(text: str, name: str) -> yaml.Node:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.AliasToken):
                 line = token.start_mark.line + 1
-                raise ScenarioError(f"{name}, line {line}: YAML aliases (*name) are not supported: write it out")
+                raise ScenarioError(
+                    f"{name}, line {line}: YAML aliases (*name) are not supported: write it out"
+                )
         root = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ScenarioError(f"{name}, line {line}: the YAML cannot be read: {error.problem}") from error
+        raise ScenarioError(
+            f"{name}, line {line}: the YAML cannot be read: {error.problem}"
+        ) from error
     except (yaml.YAMLError, RecursionError) as error:
         raise ScenarioError(f"{name}: the YAML cannot be read: {_one_line(error)}") from error
     if root is None:
@@ -139,8 +154,14 @@ def _check_keys(node: yaml.Node, name: str) -> None:
             seen = set()
             for key, value in node.value:
                 if key.value in seen if isinstance(key, yaml.ScalarNode) else True:
-                    what = f"{key.value} stands twice" if isinstance(key, yaml.ScalarNode) else "a key is no word"
-                    raise ScenarioError(f"{name}, line {key.start_mark.line + 1}: {what} in this table")
+                    what = (
+                        f"{key.value} stands twice"
+                        if isinstance(key, yaml.ScalarNode)
+                        else "a key is no word"
+                    )
+                    raise ScenarioError(
+                        f"{name}, line {key.start_mark.line + 1}: {what} in this table"
+                    )
                 seen.add(key.value)
                 todo.append(value)
 
@@ -150,7 +171,9 @@ def _check_texts(data: dict[str, Any], name: str) -> None:
     try:
         msgspec.json.encode(data, enc_hook=str)
     except UnicodeEncodeError as error:
-        raise ScenarioError(f"{name}: a text holds half of a surrogate pair: {error.object!r:.80}") from error
+        raise ScenarioError(
+            f"{name}: a text holds half of a surrogate pair: {error.object!r:.80}"
+        ) from error
     except (TypeError, ValueError, OverflowError, RecursionError):
         pass  # a value of a wrong type, which its field's check names
 
@@ -171,20 +194,34 @@ def _convert_error(source: Source, error: msgspec.ValidationError) -> ScenarioEr
     unknown = re.match(r"Object contains unknown field `(.*)`", message)
     if unknown:
         path = f"{path}.{unknown[1]}".removeprefix(".")
-        parent = Request if path.startswith("requests") else Narration if path.startswith("tour") else Scenario
-        known = ", ".join(field.encode_name for field in msgspec.structs.fields(parent))
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(_table_of(path)))
         message = f"there is no such field; there are {known}"
     return source.error(path, message)
+
+
+def _table_of(path: str) -> type[msgspec.Struct]:
+    """The kind of table that the field at `path` is in."""
+    if ".messages[" in path:
+        return Message
+    return (
+        Request
+        if path.startswith("requests[")
+        else Narration
+        if path.startswith("tour[")
+        else Scenario
+    )
 
 
 def _check(scenario: Scenario, source: Source) -> None:
     seen: set[str] = set()
     for i, request in enumerate(scenario.requests):
         path = f"requests[{i}]"
-        if (request.prompt is None) == (request.token_ids is None):
-            raise source.error(path, "give either prompt or token_ids")
+        if [request.prompt, request.token_ids, request.messages].count(None) != 2:
+            raise source.error(path, "give one of prompt, token_ids and messages")
         if request.id and request.count > 1:
-            raise source.error(f"{path}.count", "requests that have a count get their ids by themselves")
+            raise source.error(
+                f"{path}.count", "requests that have a count get their ids by themselves"
+            )
         if request.id and request.id in seen:
             raise source.error(f"{path}.id", f"{request.id} is the id of an earlier request")
         if request.id:
@@ -211,7 +248,11 @@ def _check_expression(source: Source, path: str, text: str) -> None:
         check_syntax(text)
     except ExpressionError as error:
         raise source.error(path, str(error)) from error
-    if text.isidentifier() and path.startswith(("tour", "breakpoints")) and not path.endswith(".if"):
+    if (
+        text.isidentifier()
+        and path.startswith(("tour", "breakpoints"))
+        and not path.endswith(".if")
+    ):
         raise source.error(path, f"{text} is not a stop; the stops are {', '.join(STOPS)}")
 
 

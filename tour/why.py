@@ -50,26 +50,37 @@ def _step(f: Facts, s: Facts) -> str:
     if not f["num_tokens"]:
         return f"Step {s['step']} found nothing to do."
     count = abs(f["num_tokens"])
-    kind = "prefill" if f["num_tokens"] > 0 else "decode"
-    return (f"Step {s['step']} is done: a {kind} of {plural(count, 'token')} for "
-            f"{plural(f['num_seqs'], 'request')} (num_tokens = {f['num_tokens']}), {_free(s)}.")
+    kind = f["phase"] if f["phase"] == "mixed" else f"a {f['phase']}"
+    return (
+        f"Step {s['step']} is done: {kind} of {plural(count, 'token')} for "
+        f"{plural(f['num_seqs'], 'request')} (num_tokens = {f['num_tokens']}), {_free(s)}."
+    )
 
 
 def _add_request(f: Facts, s: Facts) -> str:
-    return (f"{f['seq']} joins waiting: a prompt of {plural(f['num_prompt_tokens'], 'token')}, at most "
-            f"{f['max_tokens']} more. Its prompt needs {plural(f['needs'], 'block')}; at its longest it needs "
-            f"{f['needs_at_most']} of {s['blocks']['total']}.")
+    return (
+        f"{f['seq']} joins waiting: a prompt of {plural(f['num_prompt_tokens'], 'token')}, at most "
+        f"{f['max_tokens']} more. Its prompt needs {plural(f['needs'], 'block')}; at its longest it needs "
+        f"{f['needs_at_most']} of {s['blocks']['total']}."
+    )
 
 
 def _schedule(f: Facts, s: Facts) -> str:
     if f["when"] == "begin":
-        return (f"Who runs in this step? {len(s['waiting'])} waiting, {len(s['running'])} running, {_free(s)}, a "
-                f"budget of {plural(f['budget'], 'token')}. Prefill comes first: can anyone enter?")
+        return (
+            f"Who runs in this step? {len(s['waiting'])} waiting, {len(s['running'])} running, {_free(s)}, a "
+            f"budget of {plural(f['budget'], 'token')}."
+        )
     if not f["seqs"]:
         return "Nobody can run."
+    if f["phase"] == "mixed":
+        return (
+            f"This step is mixed: {plural(f['num_decodes'], 'decode')} and "
+            f"{plural(f['num_tokens'] - f['num_decodes'], 'prompt token')} in one batch of {_ids(f['seqs'])}."
+        )
     if f["phase"] == "prefill":
         return f"This step is a prefill of {_ids(f['seqs'])}: {plural(f['num_tokens'], 'token')} in all."
-    return f"Nobody could enter, so this step is a decode: one token each for {_ids(f['seqs'])}."
+    return f"This step is a decode: one token each for {_ids(f['seqs'])}."
 
 
 def _admit(f: Facts, s: Facts) -> str:
@@ -82,23 +93,36 @@ def _admit(f: Facts, s: Facts) -> str:
 
 
 def _chunk(f: Facts, s: Facts) -> str:
-    return (f"{f['seq']} has {f['uncomputed']} tokens to compute, the budget has {f['budget']}: its first "
-            f"{f['num_scheduled_tokens']} run now, and it stays in front of waiting for the rest.")
+    text = f"{f['seq']} has {f['uncomputed']} tokens to compute, and {f['budget']} of the budget are left for it: "
+    if f["num_scheduled_tokens"] == f["uncomputed"]:
+        return text + "the rest of its prompt runs now."
+    stays = (
+        "it stays in front of waiting"
+        if f["queue"] == "waiting"
+        else "it keeps its place in running"
+    )
+    return text + f"{f['num_scheduled_tokens']} run now, and {stays} for the rest."
 
 
 def _wait(f: Facts, s: Facts) -> str:
-    who = _ids(f["seqs"])
     verb = "waits" if len(f["seqs"]) == 1 else "wait"
-    cause = f["cause"]
-    if cause == "no_free_blocks":
-        return f"{who} {verb} (no_free_blocks): needs {plural(f['needs'], 'block')}, free {f['free']}."
-    if cause == "token_budget":
-        return f"{who} {verb} (token_budget): {f['needs']} tokens to compute, {f['left']} left of this step's budget."
-    if cause == "max_num_seqs":
-        return f"{who} {verb} (max_num_seqs): {f['running']} running, and {f['limit']} is the limit."
-    if cause == "behind_chunk":
-        return f"{who} {verb} (behind_chunk): {f['behind']} takes all that is left of the budget, chunk by chunk."
-    return f"{who} {verb} (behind_head): first come, first served; {f['behind']} in front cannot enter yet."
+    return f"{_ids(f['seqs'])} {verb} ({f['cause']}): {_WAIT[f['cause']](f)}."
+
+
+_WAIT: dict[str, Callable[[Facts], str]] = {
+    "no_free_blocks": lambda f: f"needs {plural(f['needs'], 'block')}, free {f['free']}",
+    "token_budget": lambda f: (
+        f"{f['needs']} tokens to compute, {f['left']} left of this step's budget"
+    ),
+    "max_num_seqs": lambda f: f"{f['running']} running, and {f['limit']} is the limit",
+    "behind_chunk": lambda f: f"{f['behind']} takes all that is left of the budget, chunk by chunk",
+    "behind_head": lambda f: (
+        f"{f['behind']} is in front and cannot enter yet, and nobody overtakes"
+    ),
+    "after_preemption": lambda f: (
+        "blocks are short: this step has just preempted, so it lets nobody in"
+    ),
+}
 
 
 def _decode(f: Facts, s: Facts) -> str:
@@ -108,18 +132,23 @@ def _decode(f: Facts, s: Facts) -> str:
 def _preempt(f: Facts, s: Facts) -> str:
     if f["seq"] == f["needed_by"]:
         return f"{f['seq']} needs a block, none is free and it is the last one running: it gives up its own place."
-    return (f"{f['needed_by']} needs a block and none is free. {f['seq']} came last into running, so it is the "
-            f"victim: back to the front of waiting; its {plural(f['blocks'], 'block')} will be freed and its "
-            f"{f['num_tokens']} tokens computed again later.")
+    return (
+        f"{f['needed_by']} needs a block and none is free. {f['seq']} came last into running, so it is the "
+        f"victim: back to the front of waiting; its {plural(f['blocks'], 'block')} will be freed and its "
+        f"{f['num_tokens']} tokens computed again later."
+    )
 
 
 def _can_allocate(f: Facts, s: Facts) -> str:
     hits, new = len(f["hits"]), f["num_new"]
     text = f"{f['seq']} needs {plural(hits + new, 'block')}: "
-    text += f"{hits} found in the prefix cache ({_ids(f['hits'])}), {new} new. " if hits else f"{new} new. "
-    charged = f["charged"]
-    if charged:
-        text += f"{charged} of the hits lie on the free list and are charged too. "
+    text += (
+        f"{hits} found in the prefix cache ({_ids(f['hits'])}), {new} new. "
+        if hits
+        else f"{new} new. "
+    )
+    if f["needs"] != new:
+        text += f"{f['needs'] - new} of the hits lie on the free list and are charged too. "
     return text + f"Free: {f['free']}. " + ("It fits." if f["ok"] else "It does not fit.")
 
 
@@ -127,16 +156,20 @@ def _allocate(f: Facts, s: Facts) -> str:
     text = f"{f['seq']} gets its block table: "
     if f["hits"]:
         text += f"{_ids(f['hits'])} from the prefix cache ({f['num_cached_tokens']} tokens need no work), then "
-    return text + f"{_ids(f['block_ids'])} from the front of the free list. They need not be neighbours."
+    return (
+        text
+        + f"{_ids(f['block_ids'])} from the front of the free list. They need not be neighbours."
+    )
 
 
 def _can_append(f: Facts, s: Facts) -> str:
-    size = s["blocks"]["size"]
-    n = f["num_tokens"]
-    if not f["needs_block"]:
-        return f"{f['seq']} has {n} tokens: the last one still fits into its last block. No block is needed."
-    sum_ = f"{n} = {(n - 1) // size} * {size} + 1: its last token starts a new block"
-    return f"{f['seq']} has {sum_}. Free: {f['free']}. " + ("It can grow." if f["ok"] else "It cannot grow.")
+    size, n = s["blocks"]["size"], f["num_tokens"]
+    if not f["needs"]:
+        return f"{f['seq']} has {n} tokens: what comes next still fits into its last block."
+    text = f"{f['seq']} has {n} tokens and needs {plural(f['needs'], 'block')} more. "
+    if n % size == 1 or size == 1:
+        text = f"{f['seq']} has {n} = {(n - 1) // size} * {size} + 1: its last token starts a new block. "
+    return text + f"Free: {f['free']}. " + ("It can grow." if f["ok"] else "It cannot grow.")
 
 
 def _may_append(f: Facts, s: Facts) -> str:
@@ -147,12 +180,14 @@ def _may_append(f: Facts, s: Facts) -> str:
 
 def _hash_blocks(f: Facts, s: Facts) -> str:
     verb = "is" if len(f["block_ids"]) == 1 else "are"
-    return (f"Block {_ids(f['block_ids'])} of {f['seq']} {verb} full now: known to the prefix cache under a hash "
-            "of all tokens up to the block's end.")
+    return (
+        f"Block {_ids(f['block_ids'])} of {f['seq']} {verb} full now: known to the prefix cache under a hash "
+        "of all tokens up to the block's end."
+    )
 
 
 def _evict(f: Facts, s: Facts) -> str:
-    return f"Block {f['block_id']} is about to be reused, so the prefix cache forgets what it held ({f['hash'][:8]})."
+    return f"Block {f['block_id']} is about to be reused: the prefix cache forgets what it held ({f['hash'][:8]})."
 
 
 def _deallocate(f: Facts, s: Facts) -> str:
@@ -165,18 +200,24 @@ def _deallocate(f: Facts, s: Facts) -> str:
 def _prepare(f: Facts, s: Facts) -> str:
     size, batch = s["blocks"]["size"], s["batch"]
     position, slot = batch["positions"][0], batch["slot_mapping"][0]
-    return (f"{plural(len(batch['input_ids']), 'token')} of {_ids(batch['seqs'])} in one flat row. The first: "
-            f"{batch['seqs'][0]} at position {position} goes to slot {slot // size} * {size} + {slot % size} = {slot}.")
+    return (
+        f"{plural(len(batch['input_ids']), 'token')} of {_ids(batch['seqs'])} in one flat row. The first: "
+        f"{batch['seqs'][0]} at position {position} goes to slot {slot // size} * {size} + {slot % size} = {slot}."
+    )
 
 
 def _store(f: Facts, s: Facts) -> str:
-    return (f"Layer {f['layer'] + 1} of {f['num_layers']} writes the keys and values of "
-            f"{plural(f['num_tokens'], 'token')} to their slots.")
+    return (
+        f"Layer {f['layer'] + 1} of {f['num_layers']} writes the keys and values of "
+        f"{plural(f['num_tokens'], 'token')} to their slots."
+    )
 
 
 def _attention(f: Facts, s: Facts) -> str:
-    return (f"Layer {f['layer'] + 1} of {f['num_layers']} follows the block tables and reads "
-            f"{plural(f['num_keys'], 'key')} for {plural(f['num_tokens'], 'query token')}.")
+    return (
+        f"Layer {f['layer'] + 1} of {f['num_layers']} follows the block tables and reads "
+        f"{plural(f['num_keys'], 'key')} for {plural(f['num_tokens'], 'query token')}."
+    )
 
 
 def _sample(f: Facts, s: Facts) -> str:
@@ -188,19 +229,25 @@ def _sample(f: Facts, s: Facts) -> str:
 
 
 def _postprocess(f: Facts, s: Facts) -> str:
-    text = f"{f['seq']}: {plural(f['computed'], 'token')} computed, {f['num_cached_tokens']} of {f['num_tokens']} now in the KV cache"
+    text = f"{f['seq']}: {plural(f['computed'], 'token')} computed, "
+    text += f"{f['num_cached_tokens']} of {f['num_tokens']} now in the KV cache"
     if f["num_cached_tokens"] < f["num_tokens"]:
         return text + ". Its prompt goes on next step, so no token comes out yet."
     return text + "."
 
 
 def _append_token(f: Facts, s: Facts) -> str:
-    return f"{f['seq']} grows by {token(f['piece'])}: {f['num_tokens']} tokens now, {f['num_completion_tokens']} of at most {f['max_tokens']} new."
+    new = f"{f['num_completion_tokens']} of at most {f['max_tokens']} new"
+    return f"{f['seq']} grows by {token(f['piece'])}: {f['num_tokens']} tokens now, {new}."
 
 
 def _finish(f: Facts, s: Facts) -> str:
     reasons = {
-        "stop": "it chose an end-of-sequence token",
+        "stop": (
+            f"it wrote its stop text {token(f['stop_reason'])}"
+            if isinstance(f["stop_reason"], str)
+            else "it chose an end-of-sequence token"
+        ),
         "length": f"it has its {f['max_tokens']} tokens",
         "abort": "it was aborted",
     }

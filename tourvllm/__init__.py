@@ -2,8 +2,27 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engine.sampling_params import SamplingParams
+    from .llm import LLM
 
 __version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams"]
+
+
+def __getattr__(name: str) -> Any:
+    """`LLM` and `SamplingParams` on demand: importing the package must not import torch."""
+    if name == "LLM":
+        from .llm import LLM
+
+        return LLM
+    if name == "SamplingParams":
+        from .engine.sampling_params import SamplingParams
+
+        return SamplingParams
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _leave_checkout_root() -> None:

@@ -41,6 +41,6 @@ def _read_commands(stdin: BinaryIO, commands: "SimpleQueue[Command]") -> None:
 
 if __name__ == "__main__":
     code = main()
-    # All is written; taking torch down in order would only make the user wait (and the reading thread holds stdin).
+    # All is written; to take torch down in order would only make the user wait.
     sys.stderr.flush()
     os._exit(code)

@@ -44,16 +44,42 @@ def main() -> None:
 
 @main.command()
 @click.argument("scenario")
-@click.option("--model", help="A model folder instead of the scenario's own (tiny ships with tourvllm).")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a setting: engine.num_blocks=8.")
-@click.option("--record", type=click.Path(path_type=Path), help="Keep the trace in this file (.jsonl or .jsonl.gz).")
-@click.option("--plain", is_flag=True, help="Print the walk as text (as when there is no terminal).")
+@click.option(
+    "--model", help="A model folder instead of the scenario's own (tiny ships with tourvllm)."
+)
+@click.option("--dtype", help="Of weights and KV cache: auto, float32, bfloat16, float16.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a setting: engine.num_blocks=8.",
+)
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    help="Keep the trace in this file (.jsonl or .jsonl.gz).",
+)
+@click.option(
+    "--plain", is_flag=True, help="Print the walk as text (as when there is no terminal)."
+)
 @click.option("--steps", type=click.IntRange(min=1), help="Stop after this many engine steps.")
-@click.option("--in-process", is_flag=True, help="Keep the engine in this process (for pdb and tests).")
-@click.option("--verify", is_flag=True, help="Compare the recorded state with the engine at every stop.")
+@click.option(
+    "--in-process", is_flag=True, help="Keep the engine in this process (for pdb and tests)."
+)
+@click.option(
+    "--verify", is_flag=True, help="Compare the recorded state with the engine at every stop."
+)
 def run(
-    scenario: str, model: str | None, changes: tuple[str, ...], record: Path | None, plain: bool,
-    steps: int | None, in_process: bool, verify: bool,
+    scenario: str,
+    model: str | None,
+    dtype: str | None,
+    changes: tuple[str, ...],
+    record: Path | None,
+    plain: bool,
+    steps: int | None,
+    in_process: bool,
+    verify: bool,
 ) -> None:
     """Run SCENARIO (a YAML file or a bundled name) and step through it."""
     from .plan import make_plan
@@ -63,6 +89,8 @@ def run(
     settings = _settings(changes)
     if model:
         settings["model"] = model
+    if dtype:
+        settings["engine.dtype"] = dtype
     file = find_scenario(scenario)
     plan = make_plan(file.name, file.text, settings)
     path = trace_path(plan.name, record)
@@ -77,7 +105,9 @@ def run(
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--plain", is_flag=True, help="Print the walk as text (as when there is no terminal).")
+@click.option(
+    "--plain", is_flag=True, help="Print the walk as text (as when there is no terminal)."
+)
 def replay(file: Path, plain: bool) -> None:
     """Walk through a recorded run; no engine is needed."""
     trace = _read(file)
@@ -117,7 +147,9 @@ def _settings(changes: tuple[str, ...]) -> dict[str, Any]:
     for change in changes:
         key, equals, value = change.partition("=")
         if not equals or not key.strip("."):
-            raise UsageError(f"--set {change}: write it as key=value, for example engine.num_blocks=8")
+            raise UsageError(
+                f"--set {change}: write it as key=value, for example engine.num_blocks=8"
+            )
         try:
             settings[key.strip()] = yaml.safe_load(value)
         except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -108,6 +108,7 @@ class Stepper:
 
 def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -> bool:
     """Run what `order` asks for (name, text, settings, record, verify). Whether it ended without an error."""
+
     def say(kind: str, **fields: Any) -> None:
         send(msgspec.json.encode({"kind": kind, **fields}))
 
@@ -116,14 +117,22 @@ def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -
         say("status", text="loading torch")
         from .runs import Run, Stopped
     except ImportError as error:
-        say("failed", error=f"{error}. Install the engine with: pip install 'tourvllm[engine]'", detail="")
+        say(
+            "failed",
+            error=f"{error}. Install the engine with: pip install 'tourvllm[engine]'",
+            detail="",
+        )
         return False
     try:
         say("status", text="loading the model")
         plan = make_plan(order["name"], order["text"], order["settings"])
         file = FileSink(order["record"])
         sinks: list[Sink] = [file, SendSink(send)]
-        run = Run(plan, sinks, verify=order.get("verify", False))
+
+        def progress(share: float) -> None:
+            say("status", text=f"loading the model {share:.0%}")
+
+        run = Run(plan, sinks, order.get("verify", False), progress)
         stepper = Stepper(commands, say, run.recorder)
         run.listeners.append(stepper.after)
         say("status", text="ready")

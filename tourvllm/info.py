@@ -35,9 +35,18 @@ def _line(name: str, text: str) -> str:
 
 
 def _marks(trace: Trace) -> str:
-    words = {"P": "preemptions", "F": "finished", "E": "evictions", "R": "rejected", "B": "bookmarks"}
+    words = {
+        "P": "preemptions",
+        "F": "finished",
+        "E": "evictions",
+        "R": "rejected",
+        "B": "bookmarks",
+    }
     counts = Counter(mark.letter for mark in trace.marks)
-    return ", ".join(f"{counts[letter]} {word}" for letter, word in words.items() if counts[letter]) or "none"
+    return (
+        ", ".join(f"{counts[letter]} {word}" for letter, word in words.items() if counts[letter])
+        or "none"
+    )
 
 
 def _digest_state(trace: Trace) -> str:

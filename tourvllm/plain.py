@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from .tour.expressions import evaluate, names
 from .tour.errors import ExpressionError
+from .tour.expressions import evaluate, names
 from .tour.text import line, printable, token
 from .tour.trace import Event
 from .tour.why import plural, why
@@ -108,7 +108,10 @@ def batch_pieces(state: dict[str, Any]) -> list[str]:
     pieces = []
     for seq_id, first, end in zip(batch["seqs"], starts, starts[1:], strict=False):
         own = seqs[seq_id]["pieces"]
-        pieces += [own[position] if position < len(own) else "?" for position in batch["positions"][first:end]]
+        pieces += [
+            own[position] if position < len(own) else "?"
+            for position in batch["positions"][first:end]
+        ]
     return pieces
 
 
@@ -126,6 +129,8 @@ def waits_for(seq: dict[str, Any]) -> str:
         return f"needs {reason['needs']} of the budget, left {reason['left']}"
     if cause == "max_num_seqs":
         return f"max_num_seqs {reason['limit']} reached"
+    if cause == "after_preemption":
+        return "blocks are short"
     return f"behind {reason.get('behind', '?')}"
 
 

@@ -45,7 +45,9 @@ def run_plain(plan: Plan, path: Path, steps: int | None, verify: bool) -> int:
         click.echo(f"tourvllm: {error}", err=True)
         code = 2
     except OSError as error:
-        click.echo(f"tourvllm: the trace cannot be written to {path}: {error.strerror or error}", err=True)
+        click.echo(
+            f"tourvllm: the trace cannot be written to {path}: {error.strerror or error}", err=True
+        )
     except Exception as error:
         traceback.print_exc()
         click.echo(f"tourvllm: the engine failed: {type(error).__name__}: {error}", err=True)

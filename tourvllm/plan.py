@@ -7,21 +7,14 @@ from typing import Any
 
 from .engine.config import EngineConfig
 from .engine.errors import ConfigError, RequestError
+from .engine.hub import HUB_ID
+from .engine.request import Prompt, Request
 from .engine.sampling_params import SamplingParams
 from .errors import UsageError
-from .tour.scenario import Request, Scenario, Source, letters, parse_scenario
+from .tour.scenario import Request as ScenarioRequest
+from .tour.scenario import Scenario, Source, letters, parse_scenario
 
 TINY = "tiny"
-
-
-@dataclass(frozen=True)
-class PlannedRequest:
-    """One request as the engine gets it."""
-
-    id: str
-    prompt: str | list[int]
-    arrival: int
-    sampling: SamplingParams
 
 
 @dataclass(frozen=True)
@@ -33,8 +26,8 @@ class Plan:
     settings: dict[str, Any]
     scenario: Scenario
     engine: EngineConfig
-    requests: list[PlannedRequest]
-    model: Path
+    requests: list[Request]
+    model: str
 
 
 def make_plan(name: str, text: str, settings: dict[str, Any] | None = None) -> Plan:
@@ -46,44 +39,74 @@ def make_plan(name: str, text: str, settings: dict[str, Any] | None = None) -> P
     except ConfigError as error:
         message = str(error).partition(": ")[2]
         raise source.error(f"engine.{error.field}", message) from error
-    return Plan(name, text, settings, scenario, engine, _requests(scenario, source), find_model(scenario.model))
+    return Plan(
+        name,
+        text,
+        settings,
+        scenario,
+        engine,
+        _requests(scenario, source),
+        find_model(scenario.model),
+    )
 
 
-def find_model(model: str) -> Path:
-    """The folder of a model: `tiny` is the one that ships with the package, anything else is a path."""
+def find_model(model: str) -> str:
+    """A model's folder or hub id: `tiny` is the one that ships with the package.
+
+    A path that holds no model is refused here, before torch is loaded; a hub id is left to the engine.
+    """
     if model == TINY:
-        return Path(str(files("tourvllm.models") / TINY))
-    try:
-        folder = Path(model).expanduser()
-        if (folder / "config.json").is_file():
-            return folder
-    except (OSError, RuntimeError, ValueError):
-        pass  # no such user, a NUL byte, a name that is too long
-    raise UsageError(f"there is no model at {model}: name a folder with a config.json, or {TINY}")
+        return str(files("tourvllm.models") / TINY)
+    folder = Path(model).expanduser()
+    if (folder / "config.json").is_file():
+        return str(folder)
+    if folder.exists() or not HUB_ID.match(model):
+        raise UsageError(
+            f"there is no model at {model}: name a folder with a config.json, a hub id such as "
+            f"Qwen/Qwen3-0.6B, or {TINY}"
+        )
+    return model
 
 
-def _requests(scenario: Scenario, source: Source) -> list[PlannedRequest]:
-    wanted = [(i, request) for i, request in enumerate(scenario.requests) for _ in range(request.count)]
+def _requests(scenario: Scenario, source: Source) -> list[Request]:
+    wanted = [
+        (i, request) for i, request in enumerate(scenario.requests) for _ in range(request.count)
+    ]
     taken = {request.id for request in scenario.requests if request.id}
     free = iter(letters(len(wanted), taken))
     return [
-        PlannedRequest(
-            id=request.id or next(free),
-            prompt=request.prompt if request.prompt is not None else list(request.token_ids or ()),
+        Request(
+            prompt=_prompt(request),
+            sampling_params=_sampling(scenario, source, i, request),
+            request_id=request.id or next(free),
             arrival=request.arrival,
-            sampling=_sampling(scenario, source, i, request),
+            priority=request.priority,
         )
         for i, request in wanted
     ]
 
 
-def _sampling(scenario: Scenario, source: Source, i: int, request: Request) -> SamplingParams:
+def _prompt(request: ScenarioRequest) -> Prompt:
+    """The one of prompt, token_ids and messages that was given."""
+    if request.messages is not None:
+        return [{"role": message.role, "content": message.content} for message in request.messages]
+    return request.prompt if request.prompt is not None else list(request.token_ids or ())
+
+
+def _sampling(
+    scenario: Scenario, source: Source, i: int, request: ScenarioRequest
+) -> SamplingParams:
     path = f"requests[{i}].sampling" if request.sampling else "sampling"
     known = SamplingParams.__dataclass_fields__
-    for where, table in (("sampling", scenario.sampling), (f"requests[{i}].sampling", request.sampling)):
+    for where, table in (
+        ("sampling", scenario.sampling),
+        (f"requests[{i}].sampling", request.sampling),
+    ):
         for key in table:
             if key not in known:
-                raise source.error(f"{where}.{key}", f"there is no such field; there are {', '.join(known)}")
+                raise source.error(
+                    f"{where}.{key}", f"there is no such field; there are {', '.join(known)}"
+                )
     try:
         return SamplingParams(**{**scenario.sampling, **request.sampling})
     except RequestError as error:

@@ -30,7 +30,9 @@ def initial_state(engine: Any) -> dict[str, Any]:
 class EngineProbe:
     """Listens to an engine and tells a recorder. `after(event)` is called when an event is recorded."""
 
-    def __init__(self, engine: Any, recorder: Recorder, after: Callable[[Event], None] | None = None) -> None:
+    def __init__(
+        self, engine: Any, recorder: Recorder, after: Callable[[Event], None] | None = None
+    ) -> None:
         self.engine = engine
         self.recorder = recorder
         self.after = after
@@ -38,6 +40,8 @@ class EngineProbe:
         self._in_step = False
         self._pieces: dict[int, str] = {}
         self._waits: dict[str, Facts] = {}
+        self._phase = "idle"
+        self._num_decodes = 0
 
     def __call__(self, stop: str, /, **given: Any) -> None:
         """Record one stop, with the line of the code that called."""
@@ -98,22 +102,46 @@ class EngineProbe:
         }
         again = seq.seq_id in self.recorder.state["finished"]  # the id of a request that has ended
         forgotten: list[Patch] = [["remove", ["finished"], seq.seq_id]] if again else []
-        return facts, [*forgotten, ["set", ["seqs", seq.seq_id], record], ["append", ["waiting"], [seq.seq_id]]]
+        return facts, [*forgotten, ["set", ["seqs", seq.seq_id], record], *self._moved("waiting")]
+
+    def _moved(self, queue: str) -> list[Patch]:
+        """The patch that makes the recorded queue the live one: mostly one request more or less."""
+        old = self.recorder.state[queue]
+        new = _ids(getattr(self.engine.scheduler, queue))
+        if new == old:
+            return []
+        if new[:-1] == old:
+            return [["append", [queue], new[-1:]]]
+        if new[1:] == old:
+            return [["prepend", [queue], new[:1]]]
+        if new == old[1:]:
+            return [["take", [queue], 1]]
+        gone = [seq_id for seq_id in old if seq_id not in set(new)]
+        if len(gone) == 1 and [seq_id for seq_id in old if seq_id != gone[0]] == new:
+            return [["remove", [queue], gone[0]]]
+        return [["set", [queue], new]]
 
     def _reject(self, request_id: str, token_ids: list[int], params: Any, reason: str) -> Told:
         facts = {
-            "seq": request_id, "num_prompt_tokens": len(token_ids), "max_tokens": params.max_tokens, "reason": reason,
+            "seq": request_id,
+            "num_prompt_tokens": len(token_ids),
+            "max_tokens": params.max_tokens,
+            "reason": reason,
         }
         return facts, []
 
     def _step(self, when: str, seqs: list[Any] | None = None, num_tokens: int = 0) -> Told:
         if when == "begin":
-            return {"when": when}, [["set", ["step"], self._num_steps + 1], ["set", ["phase"], "schedule"]]
+            return {"when": when}, [
+                ["set", ["step"], self._num_steps + 1],
+                ["set", ["phase"], "schedule"],
+            ]
         scheduler, manager = self.engine.scheduler, self.engine.block_manager
         facts = {
             "when": when,
-            "phase": _phase(num_tokens),
+            "phase": self._phase,
             "num_tokens": num_tokens,
+            "num_decodes": self._num_decodes,
             "num_seqs": len(seqs or ()),
             "waiting": len(scheduler.waiting),
             "running": len(scheduler.running),
@@ -128,12 +156,22 @@ class EngineProbe:
         self, when: str, seqs: list[Any] | None = None, is_prefill: bool = False, budget: int = 0
     ) -> Told:
         if when == "begin":
+            self._num_decodes = 0
             return {"when": when, "budget": budget}, [["set", ["batch"], None]]
         seqs = seqs or []
-        num_tokens = sum(seq.num_scheduled_tokens for seq in seqs)
-        phase = _phase(num_tokens if is_prefill else -num_tokens)
-        facts = {"when": when, "phase": phase, "seqs": _ids(seqs), "num_tokens": num_tokens}
-        return facts, [["set", ["phase"], phase]]
+        self._phase = "idle"
+        if seqs:
+            self._phase = (
+                "decode" if not is_prefill else "mixed" if self._num_decodes else "prefill"
+            )
+        facts = {
+            "when": when,
+            "phase": self._phase,
+            "seqs": _ids(seqs),
+            "num_tokens": sum(seq.num_scheduled_tokens for seq in seqs),
+            "num_decodes": self._num_decodes,
+        }
+        return facts, [["set", ["phase"], self._phase]]
 
     def _admit(self, seq: Any) -> Told:
         facts = {
@@ -145,8 +183,8 @@ class EngineProbe:
         do = [
             _set(seq, "num_scheduled_tokens", seq.num_scheduled_tokens),
             _set(seq, "status", seq.status.value),
-            ["take", ["waiting"], 1],
-            ["append", ["running"], [seq.seq_id]],
+            *self._moved("waiting"),
+            *self._moved("running"),
             *self._no_longer_waits(seq),
         ]
         return facts, do
@@ -158,6 +196,7 @@ class EngineProbe:
             "num_cached_tokens": seq.num_cached_tokens,
             "uncomputed": seq.num_tokens - seq.num_cached_tokens,
             "budget": budget,
+            "queue": seq.status.value,
         }
         scheduled = _set(seq, "num_scheduled_tokens", seq.num_scheduled_tokens)
         return facts, [scheduled, *self._no_longer_waits(seq)]
@@ -166,12 +205,15 @@ class EngineProbe:
         reason = {"cause": cause, **limit, **({"behind": behind.seq_id} if behind else {})}
         changed = [seq for seq in seqs if self._waits.get(seq.seq_id) != reason]
         self._waits.update((seq.seq_id, reason) for seq in changed)
-        return {"seqs": _ids(seqs), **reason}, [_set(seq, "waits_for", dict(reason)) for seq in changed]
+        return {"seqs": _ids(seqs), **reason}, [
+            _set(seq, "waits_for", dict(reason)) for seq in changed
+        ]
 
     def _no_longer_waits(self, seq: Any) -> list[Patch]:
         return [_set(seq, "waits_for", None)] if self._waits.pop(seq.seq_id, None) else []
 
     def _decode(self, seq: Any) -> Told:
+        self._num_decodes += 1
         facts = {"seq": seq.seq_id, "position": seq.num_cached_tokens}
         return facts, [_set(seq, "num_scheduled_tokens", seq.num_scheduled_tokens)]
 
@@ -184,8 +226,8 @@ class EngineProbe:
             "blocks": len(seq.block_table),
         }
         do: list[Patch] = [
-            ["remove", ["running"], seq.seq_id],
-            ["prepend", ["waiting"], [seq.seq_id]],
+            *self._moved("running"),
+            *self._moved("waiting"),
             _set(seq, "status", seq.status.value),
             _set(seq, "preemptions", seq.num_preemptions),
         ]
@@ -193,18 +235,23 @@ class EngineProbe:
 
     # 3 KV blocks
 
-    def _can_allocate(
-        self, seq: Any, hits: list[int], num_new: int, charged: int, free: int, ok: bool
-    ) -> Told:
+    def _can_allocate(self, seq: Any, fit: Any) -> Told:
         facts = {
-            "seq": seq.seq_id, "hits": list(hits), "num_new": num_new, "charged": charged, "free": free, "ok": ok,
+            "seq": seq.seq_id,
+            "hits": list(fit.hits),
+            "num_new": fit.num_new,
+            "needs": fit.needs,
+            "free": len(self.engine.block_manager.free_block_ids),
+            "ok": fit.ok,
             "recompute": seq.num_preemptions > 0,
         }
         return facts, []
 
     def _allocate(self, seq: Any, hits: list[int], block_ids: list[int]) -> Told:
         facts = {
-            "seq": seq.seq_id, "hits": list(hits), "block_ids": list(block_ids),
+            "seq": seq.seq_id,
+            "hits": list(hits),
+            "block_ids": list(block_ids),
             "num_cached_tokens": seq.num_cached_tokens,
         }
         do = [patch for block_id in hits for patch in self._took(seq, block_id, in_order=False)]
@@ -220,12 +267,20 @@ class EngineProbe:
         patches: list[Patch] = [["set", ["blocks", "ref_count", key], ref_count]]
         if ref_count > 1:
             return [*patches, ["append", ["blocks", "owners", key], [seq.seq_id]]]
-        taken = ["take", ["blocks", "free"], 1] if in_order else ["remove", ["blocks", "free"], block_id]
+        taken = (
+            ["take", ["blocks", "free"], 1]
+            if in_order
+            else ["remove", ["blocks", "free"], block_id]
+        )
         return [*patches, taken, ["set", ["blocks", "owners", key], [seq.seq_id]]]
 
-    def _can_append(self, seq: Any, needs_block: bool, free: int, ok: bool) -> Told:
+    def _can_append(self, seq: Any, needs: int, ok: bool) -> Told:
         facts = {
-            "seq": seq.seq_id, "num_tokens": seq.num_tokens, "needs_block": needs_block, "free": free, "ok": ok,
+            "seq": seq.seq_id,
+            "num_tokens": seq.num_tokens,
+            "needs": needs,
+            "free": len(self.engine.block_manager.free_block_ids),
+            "ok": ok,
         }
         return facts, []
 
@@ -280,7 +335,9 @@ class EngineProbe:
             "context_lens": list(batch.context_lens),
             "block_tables": [list(table) for table in batch.block_tables],
         }
-        return {"seqs": _ids(seqs), "num_tokens": len(batch.input_ids)}, [["set", ["batch"], laid_out]]
+        return {"seqs": _ids(seqs), "num_tokens": len(batch.input_ids)}, [
+            ["set", ["batch"], laid_out]
+        ]
 
     _prepare_decode = _prepare_prefill
 
@@ -291,7 +348,9 @@ class EngineProbe:
 
     def _attention(self, layer: int, num_layers: int, batch: Any) -> Told:
         facts = {
-            "layer": layer, "num_layers": num_layers, "num_tokens": len(batch.input_ids),
+            "layer": layer,
+            "num_layers": num_layers,
+            "num_tokens": len(batch.input_ids),
             "num_keys": batch.cu_seqlens_k[-1],
         }
         return facts, []
@@ -304,17 +363,27 @@ class EngineProbe:
 
     def _postprocess(self, seq: Any, computed: int) -> Told:
         facts = {
-            "seq": seq.seq_id, "computed": computed, "num_cached_tokens": seq.num_cached_tokens,
+            "seq": seq.seq_id,
+            "computed": computed,
+            "num_cached_tokens": seq.num_cached_tokens,
             "num_tokens": seq.num_tokens,
         }
-        do = [_set(seq, "num_cached_tokens", seq.num_cached_tokens), _set(seq, "num_scheduled_tokens", 0)]
+        do = [
+            _set(seq, "num_cached_tokens", seq.num_cached_tokens),
+            _set(seq, "num_scheduled_tokens", 0),
+        ]
         return facts, do
 
     def _append_token(self, seq: Any, token_id: int, text: str) -> Told:
         piece = self.piece(token_id)
         facts = {
-            "seq": seq.seq_id, "token_id": token_id, "piece": piece, "text": text, "num_tokens": seq.num_tokens,
-            "num_completion_tokens": seq.num_completion_tokens, "max_tokens": seq.max_tokens,
+            "seq": seq.seq_id,
+            "token_id": token_id,
+            "piece": piece,
+            "text": text,
+            "num_tokens": seq.num_tokens,
+            "num_completion_tokens": seq.num_completion_tokens,
+            "max_tokens": seq.max_tokens,
         }
         path = ["seqs", seq.seq_id]
         do: list[Patch] = [
@@ -325,13 +394,17 @@ class EngineProbe:
         return facts, do + ([["append", [*path, "text"], [text]]] if text else [])
 
     def _finish(self, seq: Any, reason: str, text: str) -> Told:
-        queue = "running" if seq.seq_id in self.recorder.state["running"] else "waiting"
         facts = {
-            "seq": seq.seq_id, "reason": reason, "text": text, "max_tokens": seq.max_tokens,
+            "seq": seq.seq_id,
+            "reason": reason,
+            "stop_reason": seq.stop_reason,
+            "text": text,
+            "max_tokens": seq.max_tokens,
             "num_completion_tokens": seq.num_completion_tokens,
         }
         do: list[Patch] = [
-            ["remove", [queue], seq.seq_id],
+            *self._moved("running"),
+            *self._moved("waiting"),
             ["append", ["finished"], [seq.seq_id]],
             _set(seq, "status", seq.status.value),
             _set(seq, "finish_reason", reason),
@@ -347,7 +420,3 @@ def _ids(seqs: list[Any]) -> list[str]:
 
 def _set(seq: Any, field: str, value: Any) -> Patch:
     return ["set", ["seqs", seq.seq_id, field], value]
-
-
-def _phase(num_tokens: int) -> str:
-    return "prefill" if num_tokens > 0 else "decode" if num_tokens < 0 else "idle"

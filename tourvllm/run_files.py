@@ -18,7 +18,9 @@ def trace_path(name: str, record: Path | None) -> Path:
         if not record.parent.is_dir():
             raise UsageError(f"--record {record}: there is no folder {record.parent}")
         if record.is_dir():
-            raise UsageError(f"--record {record} is a folder: name a file, for example {record / (name + SUFFIX)}")
+            raise UsageError(
+                f"--record {record} is a folder: name a file, for example {record / (name + SUFFIX)}"
+            )
         if not os.access(record if record.exists() else record.parent, os.W_OK):
             raise UsageError(f"--record {record}: this file cannot be written")
         return record
@@ -27,7 +29,9 @@ def trace_path(name: str, record: Path | None) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         _prune(folder)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be written ({error.strerror}): name a file with --record") from error
+        raise UsageError(
+            f"{folder} cannot be written ({error.strerror}): name a file with --record"
+        ) from error
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     return folder / f"{name[:60]}-{moment}-{os.getpid()}{SUFFIX}"
 

@@ -10,7 +10,8 @@ import torch
 import transformers
 
 from . import __version__
-from .engine.llm_engine import LLMEngine, RequestOutput
+from .engine.llm_engine import LLMEngine
+from .engine.outputs import RequestOutput
 from .plan import Plan
 from .recording import EngineProbe, initial_state
 from .sources import source_texts
@@ -32,9 +33,15 @@ class Stopped(BaseException):
 class Run:
     """One run of a plan. `listeners` are called after each event, with the state as `self.state`."""
 
-    def __init__(self, plan: Plan, sinks: list[Sink], verify: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        sinks: list[Sink],
+        verify: bool = False,
+        progress: Callable[[float], None] | None = None,
+    ) -> None:
         self.plan = plan
-        self.engine = LLMEngine(plan.model, plan.engine)
+        self.engine = LLMEngine(plan.model, plan.engine, progress)
         self.recorder = Recorder(_header(plan, self.engine), initial_state(self.engine), sinks)
         self.state = self.recorder.state
         self.listeners: list[Listener] = []
@@ -47,12 +54,7 @@ class Run:
         """Run to the end. However it ends, the trace is closed and says how."""
         outcome = "failed"
         try:
-            outputs = self.engine.generate(
-                [request.prompt for request in self.plan.requests],
-                [request.sampling for request in self.plan.requests],
-                request_ids=[request.id for request in self.plan.requests],
-                arrivals=[request.arrival for request in self.plan.requests],
-            )
+            outputs = self.engine.generate(self.plan.requests)
             outcome = "complete"
             return outputs
         except Stopped as stopped:

@@ -19,7 +19,11 @@ class ScenarioFile:
 def bundled_names() -> list[str]:
     """The names of the scenarios that ship with the package."""
     folder = files("tourvllm.scenarios")
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+    return sorted(
+        entry.name.removesuffix(".yaml")
+        for entry in folder.iterdir()
+        if entry.name.endswith(".yaml")
+    )
 
 
 def bundled(name: str) -> ScenarioFile:
@@ -36,7 +40,9 @@ def find_scenario(path_or_name: str) -> ScenarioFile:
     try:
         if path.is_file():
             if path.stat().st_size > MAX_BYTES:
-                raise UsageError(f"{path} has {path.stat().st_size:,} bytes; a scenario has {MAX_BYTES:,} at most")
+                raise UsageError(
+                    f"{path} has {path.stat().st_size:,} bytes; a scenario has {MAX_BYTES:,} at most"
+                )
             return ScenarioFile(name, path.read_text("utf-8"))
         if path.is_dir():
             raise UsageError(f"{path} is a folder: name a scenario file in it")
@@ -47,5 +53,6 @@ def find_scenario(path_or_name: str) -> ScenarioFile:
     if name in bundled_names():
         return bundled(name)
     raise UsageError(
-        f"there is no scenario {path_or_name}: give the path of a YAML file, or one of {', '.join(bundled_names())}"
+        f"there is no scenario {path_or_name}: give the path of a YAML file, or one of "
+        f"{', '.join(bundled_names())}"
     )

@@ -51,7 +51,9 @@ def action_lines(filename: str) -> dict[int, int | None]:
                     line = before.lineno if before and not _is_docstring(before) else None
                     if line is None and not isinstance(parent, ast.FunctionDef):
                         line = getattr(parent, "lineno", None)
-                    found |= dict.fromkeys(range(statement.lineno, (statement.end_lineno or 0) + 1), line)
+                    found |= dict.fromkeys(
+                        range(statement.lineno, (statement.end_lineno or 0) + 1), line
+                    )
     return found
 
 

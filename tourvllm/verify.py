@@ -49,7 +49,9 @@ class Verifier:
         for value, block_ids in manager.hash_to_block_ids.items():
             for block_id in block_ids:
                 if manager.blocks[block_id].hash != value:
-                    raise VerifyError(f"invariant 2 is broken: block {block_id} does not carry the hash {value}")
+                    raise VerifyError(
+                        f"invariant 2 is broken: block {block_id} does not carry the hash {value}"
+                    )
 
     def _check_progress(self, event: Event) -> None:
         if event.stop in ("postprocess", "finish", "reject"):
@@ -71,4 +73,6 @@ def _live(seq: Any, field: str) -> Any:
 
 def _same(what: str, recorded: Any, live: Any) -> None:
     if recorded != live:
-        raise VerifyError(f"{what} is recorded as {str(recorded)[:200]} and is {str(live)[:200]} in the engine")
+        raise VerifyError(
+            f"{what} is recorded as {str(recorded)[:200]} and is {str(live)[:200]} in the engine"
+        )

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import torch
-from tourvllm.engine import llm_engine, loader, model_runner
+from tourvllm.engine import llm_engine, loader, model_runner, tokenizer
 from tourvllm.engine.config import EngineConfig
 from tourvllm.engine.llm_engine import LLMEngine, RequestOutput
 from tourvllm.engine.sampling_params import SamplingParams
@@ -29,7 +29,7 @@ from tourvllm.verify import Verifier
 
 TINY = Path(str(files("tourvllm.models") / "tiny"))
 
-_tokenizer = functools.cache(loader.load_tokenizer)
+_tokenizer = functools.cache(tokenizer.load_tokenizer)
 _decoder = functools.cache(loader.load_decoder)
 
 

@@ -1,0 +1,116 @@
+"""The model families that the decoder knows, and how each one's config.json is read."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .errors import ModelError
+from .model import ModelConfig
+from .rope import ROPE_TYPES
+
+FAMILIES: dict[str, dict[str, bool]] = {
+    # Qwen3 norms queries and keys; Qwen2 gives them a bias; Llama's biases, if any, are in its config.
+    "Qwen3ForCausalLM": {"qk_norm": True},
+    "Qwen2ForCausalLM": {"qkv_bias": True, "o_bias": False},
+    "LlamaForCausalLM": {},
+    "MistralForCausalLM": {"qkv_bias": False, "o_bias": False},
+}
+"""Architecture -> what is fixed for its family. What is not named here is read from the config."""
+
+
+def load_config(folder: Path) -> ModelConfig:
+    """Read config.json (and generation_config.json). Raises ModelError for what is not supported."""
+    raw = read_json(folder / "config.json")
+    architecture = (raw.get("architectures") or ["(none named)"])[0]
+    if architecture not in FAMILIES:
+        raise ModelError(
+            f"{folder}: the architecture {architecture} is not supported; supported: {', '.join(FAMILIES)}"
+        )
+    _refuse_the_rest(folder, raw)
+    rope = _rope_parameters(folder, raw)
+    generation = folder / "generation_config.json"
+    eos = _ids(raw.get("eos_token_id"))
+    if generation.exists():
+        eos |= _ids(read_json(generation).get("eos_token_id"))
+    bias = bool(raw.get("attention_bias", False))
+    optional = {
+        "qkv_bias": bias,
+        "o_bias": bias,
+        "mlp_bias": bool(raw.get("mlp_bias")),
+        "qk_norm": False,
+    }
+    num_heads = raw.get("num_attention_heads") or 1
+    try:
+        return ModelConfig(
+            architecture=architecture,
+            hidden_size=raw["hidden_size"],
+            num_hidden_layers=raw["num_hidden_layers"],
+            num_attention_heads=raw["num_attention_heads"],
+            num_key_value_heads=raw.get("num_key_value_heads") or num_heads,
+            head_dim=raw.get("head_dim") or raw["hidden_size"] // num_heads,
+            intermediate_size=raw["intermediate_size"],
+            vocab_size=raw["vocab_size"],
+            rms_norm_eps=raw["rms_norm_eps"],
+            rope_theta=float(raw.get("rope_theta") or rope.get("rope_theta") or 10000.0),
+            rope_scaling=rope,
+            max_position_embeddings=raw["max_position_embeddings"],
+            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+            eos_token_ids=frozenset(eos),
+            dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16"),
+            **optional | FAMILIES[architecture],
+        )
+    except KeyError as error:
+        raise ModelError(f"{folder / 'config.json'} does not say {error}") from error
+
+
+def _refuse_the_rest(folder: Path, raw: dict[str, Any]) -> None:
+    """Raise ModelError for variants that would be computed wrongly."""
+    if raw.get("hidden_act", "silu") != "silu":
+        raise ModelError(
+            f"{folder}: the activation {raw['hidden_act']!r} is not supported, only silu"
+        )
+    qwen = raw.get("model_type", "").startswith("qwen")
+    # Qwen's configs carry a window size that counts only with use_sliding_window.
+    if raw.get("use_sliding_window") or (not qwen and raw.get("sliding_window")):
+        raise ModelError(f"{folder}: sliding window attention is not supported")
+    if raw.get("quantization_config"):
+        raise ModelError(
+            f"{folder}: quantized weights are not supported; take the unquantized checkpoint"
+        )
+    if raw.get("pretraining_tp", 1) != 1:
+        raise ModelError(
+            f"{folder}: pretraining_tp {raw['pretraining_tp']} is not supported, only 1"
+        )
+
+
+def _rope_parameters(folder: Path, raw: dict[str, Any]) -> dict[str, Any]:
+    """The rope parameters with `rope_type`, whatever key and era they come from."""
+    rope = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
+    rope["rope_type"] = rope.get("rope_type") or rope.get("type") or "default"
+    rope.setdefault("original_max_position_embeddings", raw.get("max_position_embeddings"))
+    if rope["rope_type"] not in ROPE_TYPES:
+        raise ModelError(
+            f"{folder}: the rope type {rope['rope_type']!r} is not supported; supported: "
+            f"{', '.join(ROPE_TYPES)} (dynamic changes the angles of keys that are already cached)"
+        )
+    partial = raw.get("partial_rotary_factor") or rope.get("partial_rotary_factor") or 1.0
+    if partial != 1.0:
+        raise ModelError(f"{folder}: partial_rotary_factor {partial} is not supported, only 1")
+    return rope
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint. Raises ModelError."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return data
+
+
+def _ids(value: Any) -> set[int]:
+    if value is None:
+        return set()
+    return set(value) if isinstance(value, list) else {value}

@@ -1,0 +1,121 @@
+"""The offline API: `LLM(model).generate(prompts, sampling_params)`, as in vLLM and nano-vllm."""
+
+import sys
+from collections.abc import Sequence as List
+from typing import Any
+
+from tqdm import tqdm
+
+from .engine.config import EngineConfig
+from .engine.errors import ConfigError, EngineError, RequestError
+from .engine.llm_engine import LLMEngine
+from .engine.outputs import RequestOutput
+from .engine.probe import Probe
+from .engine.request import Prompt, Request
+from .engine.sampling_params import SamplingParams
+from .plan import find_model
+
+ALIASES = {
+    "kvcache_block_size": "block_size",  # nano-vllm
+    "num_kvcache_blocks": "num_blocks",
+    "num_gpu_blocks_override": "num_blocks",  # vLLM
+    "enable_prefix_caching": "prefix_caching",
+    "scheduling_policy": "order",
+}
+"""Names of other engines -> ours."""
+
+WITHOUT_EFFECT = {
+    "enforce_eager",
+    "gpu_memory_utilization",
+    "trust_remote_code",
+    "disable_log_stats",
+}
+"""Arguments of other engines that change no result here: taken, so that their scripts run."""
+
+
+class LLM:
+    """An engine for batches of prompts.
+
+    `model` is `tiny`, a folder, or a hub id; the other arguments are engine settings (see EngineConfig), also
+    under the names that nano-vllm and vLLM give them. `close` it, or use it in a `with`, to free its memory.
+    """
+
+    def __init__(self, model: str = "tiny", *, probe: Probe | None = None, **settings: Any) -> None:
+        if settings.pop("tensor_parallel_size", 1) != 1:
+            raise ConfigError(
+                "tensor_parallel_size", "only 1 is supported: the engine runs on one device"
+            )
+        known = {ALIASES.get(k, k): v for k, v in settings.items() if k not in WITHOUT_EFFECT}
+        self._engine: LLMEngine | None = LLMEngine(find_model(model), EngineConfig.from_dict(known))
+        self._engine.attach(probe)
+
+    @property
+    def engine(self) -> LLMEngine:
+        """The engine inside. Raises EngineError when it is closed."""
+        if self._engine is None:
+            raise EngineError("this LLM is closed: create another one")
+        return self._engine
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return self.engine.tokenizer
+
+    def generate(
+        self,
+        prompts: Prompt | List[Prompt],
+        sampling_params: SamplingParams | List[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        priority: List[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Generate for each prompt (text, token ids, or messages) and return the outputs in order.
+
+        One set of sampling parameters serves all prompts, or each has its own. Raises RequestError for a prompt
+        that can never run, before anything has run.
+        """
+        listed: List[Any] = [prompts] if _is_one_prompt(prompts) else prompts
+        params = sampling_params or SamplingParams()
+        each = [params] * len(listed) if isinstance(params, SamplingParams) else list(params)
+        ranks = priority or [0] * len(listed)
+        if len(each) != len(listed) or len(ranks) != len(listed):
+            raise RequestError(
+                f"there are {len(listed)} prompts, {len(each)} sets of sampling parameters and {len(ranks)} "
+                "priorities: give one for all, or as many as prompts"
+            )
+        requests = [
+            Request(self.engine.checked(prompt, param), param, priority=rank)
+            for prompt, param, rank in zip(listed, each, ranks, strict=True)
+        ]
+        with tqdm(
+            total=len(requests), desc="Generating", disable=not use_tqdm, file=sys.stderr
+        ) as bar:
+
+            def advance(_: RequestOutput) -> None:
+                bar.update()
+
+            return self.engine.generate(requests, on_output=advance)
+
+    def chat(
+        self,
+        messages: List[dict[str, str]] | List[List[dict[str, str]]],
+        sampling_params: SamplingParams | List[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Generate an answer to one conversation, or to each of several."""
+        one = bool(messages) and isinstance(messages[0], dict)
+        conversations: Any = [messages] if one else messages
+        return self.generate(conversations, sampling_params, use_tqdm)
+
+    def close(self) -> None:
+        """Free the engine's memory; twice is fine."""
+        self._engine = None
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _is_one_prompt(prompts: Any) -> bool:
+    """Whether this is a single prompt and not a list of them."""
+    return isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int | dict))
