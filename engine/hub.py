@@ -1,12 +1,16 @@
 """From a model's name to a folder: a path as it is, or a repository of the Hugging Face hub."""
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 from .errors import ModelError
 
 HUB_ID = re.compile(r"^[\w.-]+/[\w.-]+$")
 FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+NOT_THESE = ["*/*", "consolidated*"]
+"""The same weights once more, in other layouts."""
 
 
 def model_folder(model: str | Path) -> Path:
@@ -21,21 +25,52 @@ def model_folder(model: str | Path) -> Path:
         raise ModelError(
             f"there is no model folder {model}, and it is no hub id such as Qwen/Qwen3-0.6B"
         )
-    from huggingface_hub import snapshot_download
-
     try:
-        try:
-            found = snapshot_download(str(model), allow_patterns=FILES, local_files_only=True)
-        except FileNotFoundError:  # not in the cache
-            found = snapshot_download(str(model), allow_patterns=FILES)
+        found = _cached(str(model)) or _snapshot(str(model))
     except Exception as error:  # the hub's client raises many kinds, and those of its HTTP library
         reason = (
             str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         )
         raise ModelError(
-            f"{model} is neither a folder here nor in the hub's cache, and cannot be downloaded ({reason}). "
+            f"{model} is neither a folder here nor whole in the hub's cache, and cannot be downloaded ({reason}). "
             "Offline? Copy the model's folder to this machine and name that"
         ) from error
-    if not any(Path(found).glob("*.safetensors")):
+    if not any(found.glob("*.safetensors")):
         raise ModelError(f"{model} holds no safetensors weights: choose a checkpoint that does")
-    return Path(found)
+    return found
+
+
+def _cached(model: str) -> Path | None:
+    """The model in the hub's cache, if all of it is there: a download may have been cut short."""
+    try:
+        found = _snapshot(model, local_files_only=True)
+    except FileNotFoundError:
+        return None
+    index, names = found / "model.safetensors.index.json", ["model.safetensors"]
+    if index.exists():
+        names = list(read_json(index).get("weight_map", {}).values())
+    return found if all((found / name).exists() for name in names) else None
+
+
+def _snapshot(model: str, local_files_only: bool = False) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            model,
+            allow_patterns=FILES,
+            ignore_patterns=NOT_THESE,
+            local_files_only=local_files_only,
+        )
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint. Raises ModelError."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(data, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return data

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from ..kernels import get_backend
 from .errors import ModelError
-from .families import read_json
+from .hub import read_json
 from .model import Decoder, Layer, Linear, ModelConfig
+
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 Progress = Callable[[float], None]
 """Called with the share of the weights that is loaded, 0 to 1."""
@@ -29,13 +31,22 @@ def load_decoder(
         if progress:
             progress((i + 1) / c.num_hidden_layers)
     norm = weights.take("model.norm.weight", c.hidden_size)
-    if c.tie_word_embeddings:
-        lm_head = Linear(embed_tokens)
-        weights.ignore("lm_head.weight")  # some tied checkpoints store it all the same
-    else:
-        lm_head = weights.linear("", ("lm_head",), (c.vocab_size,), c.hidden_size, bias=False)
+    lm_head = Linear(_load_head(weights, embed_tokens, c))
     weights.check_all_taken()
     return Decoder(config, embed_tokens, layers, norm, lm_head, get_backend("torch"))
+
+
+def _load_head(weights: "Weights", embed_tokens: Tensor, c: ModelConfig) -> Tensor:
+    """The matrix that makes logits: stored, or tied to the embedding; some tied checkpoints store it as well."""
+    if c.tie_word_embeddings and "lm_head.weight" not in weights:
+        return embed_tokens
+    stored = weights.take("lm_head.weight", c.vocab_size, c.hidden_size)
+    if c.tie_word_embeddings and not torch.equal(stored, embed_tokens):
+        raise ModelError(
+            f"{weights.folder}: config.json ties lm_head.weight to model.embed_tokens.weight "
+            "(tie_word_embeddings), and the files hold another lm_head.weight: one of the two is wrong"
+        )
+    return embed_tokens if c.tie_word_embeddings else stored
 
 
 def _load_layer(weights: "Weights", name: str, c: ModelConfig) -> Layer:
@@ -61,9 +72,19 @@ class Weights:
     def __init__(self, folder: Path, device: str, dtype: torch.dtype) -> None:
         self.folder, self.device, self.dtype = folder, device, dtype
         self._files: dict[Path, Any] = {}
-        self._where = self._index()
+        self._where: dict[str, Path] = {}
+        for path in self._paths():
+            for name in self._open(path).keys():  # noqa: SIM118 (not a dict)
+                if name in self._where:
+                    raise ModelError(
+                        f"{folder}: the tensor {name} is in both {self._where[name].name} and {path.name}"
+                    )
+                self._where[name] = path
         # Old checkpoints store the angles of the rotary embedding, which the decoder computes.
         self._left = {name for name in self._where if not name.endswith("rotary_emb.inv_freq")}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
 
     def take(self, name: str, *shape: int) -> Tensor:
         """The tensor `name`, which must have this shape, on the device and in the dtype asked for."""
@@ -78,6 +99,11 @@ class Weights:
         if tuple(tensor.shape) != shape:
             raise ModelError(
                 f"{self.folder}: the tensor {name} has shape {tuple(tensor.shape)}, not {shape}"
+            )
+        if tensor.dtype not in FLOATS:
+            raise ModelError(
+                f"{self.folder}: the tensor {name} holds {str(tensor.dtype).removeprefix('torch.')}, and "
+                "quantized weights are not supported; take the unquantized checkpoint"
             )
         self._left.discard(name)
         return tensor.to(self.device, self.dtype)
@@ -94,10 +120,6 @@ class Weights:
         ]
         return Linear(torch.cat(weight), torch.cat(biases) if bias else None)
 
-    def ignore(self, name: str) -> None:
-        """Say that `name` may be in the files and is not needed."""
-        self._left.discard(name)
-
     def check_all_taken(self) -> None:
         """Raise ModelError if the files hold a tensor that the architecture does not have."""
         if self._left:
@@ -105,14 +127,15 @@ class Weights:
                 f"{self.folder}: unexpected tensors: {', '.join(sorted(self._left)[:5])}"
             )
 
-    def _index(self) -> dict[str, Path]:
-        """Tensor name -> file, from the shard index if there is one, else from the single file."""
+    def _paths(self) -> list[Path]:
+        """The shards that the index names if there is one, else the single file."""
         index = self.folder / "model.safetensors.index.json"
-        if index.exists():
-            weight_map = read_json(index).get("weight_map", {})
-            return {name: self.folder / Path(file).name for name, file in weight_map.items()}
-        path = self.folder / "model.safetensors"
-        return {name: path for name in self._open(path).keys()}  # noqa: SIM118 (not a dict)
+        if not index.exists():
+            return [self.folder / "model.safetensors"]
+        weight_map = read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise ModelError(f"{index} has no weight_map")
+        return [self.folder / Path(name).name for name in sorted(set(weight_map.values()))]
 
     def _open(self, path: Path) -> Any:
         if path not in self._files:

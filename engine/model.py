@@ -178,7 +178,7 @@ class Decoder:
         if self.probe:
             self.probe("store_kvcache", layer=i, num_layers=num_layers, batch=batch)
         scale = self.config.head_dim**-0.5
-        out = self.backend.paged_attention(
+        out: Tensor = self.backend.paged_attention(
             q, k_cache, v_cache, tables, batch.cu_seqlens_q, batch.context_lens, scale
         )
         if self.probe:
@@ -189,4 +189,4 @@ class Decoder:
         """Root mean square norm, computed in float32 whatever the weights' dtype."""
         wide = x if x.dtype == torch.float64 else x.float()
         normed = F.rms_norm(wide, (x.shape[-1],), eps=self.config.rms_norm_eps)
-        return torch.mul(normed.to(x.dtype), weight)
+        return normed.to(x.dtype) * weight

@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+ROPE_TYPES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor",),
+}
+"""Rope type -> the parameters that it cannot do without."""
 
 
 def rope_table(
@@ -20,8 +26,7 @@ def rope_table(
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines for every position, each [num_positions, 1, head_dim // 2] in float32.
 
-    scaling: the checkpoint's rope parameters, with `rope_type` one of ROPE_TYPES. Raises KeyError for a parameter
-    that the type needs and `scaling` lacks.
+    scaling: the checkpoint's rope parameters, with `rope_type` one of ROPE_TYPES and what that type needs.
     """
     powers = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     frequencies = 1.0 / theta**powers

@@ -13,7 +13,8 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        # No remote code: transformers would otherwise ask on the terminal whether to run it.
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises many kinds
         raise ModelError(f"{folder}: the tokenizer cannot be loaded: {error}") from error
 

@@ -179,3 +179,18 @@ def test_a_broken_model_says_so_on_the_screen_and_in_the_exit_code(cache, tmp_pa
     terminal.process.send("q")
     assert terminal.finish() == 1
     assert terminal.restored
+
+
+def test_the_layout_follows_the_size_of_the_terminal(tmp_path):
+    trace = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
+    terminal = Terminal("replay", str(trace), size=(80, 24), cwd=tmp_path)
+    terminal.wait_for("v: next view")
+    terminal.process.setwinsize(40, 120)
+    terminal.screen.resize(40, 120)
+    terminal.wait_for("─loop")
+    terminal.process.setwinsize(24, 80)
+    terminal.screen.resize(24, 80)
+    terminal.wait_for("v: next view")
+    terminal.process.send("q")
+    assert terminal.finish() == 0
+    assert terminal.restored

@@ -30,14 +30,21 @@ from tourvllm.verify import Verifier
 TINY = Path(str(files("tourvllm.models") / "tiny"))
 
 _tokenizer = functools.cache(tokenizer.load_tokenizer)
-_decoder = functools.cache(loader.load_decoder)
+_decoders: dict[tuple[Path, str, str], Any] = {}
+
+
+def _decoder(folder: Path, config: Any, dtype: str, device: str, progress: Any = None) -> Any:
+    key = (folder, dtype, device)
+    if key not in _decoders:
+        _decoders[key] = loader.load_decoder(folder, config, dtype, device, progress)
+    # A copy for each engine: the decoder holds the engine's probe.
+    return copy.copy(_decoders[key])
 
 
 def load_models_once(patch: Any) -> None:
     """Let every engine of this session share the weights and the tokenizer of its folder."""
     patch.setattr(llm_engine, "load_tokenizer", _tokenizer)
-    # A copy for each engine: the decoder holds the engine's probe.
-    patch.setattr(model_runner, "load_decoder", lambda *args: copy.copy(_decoder(*args)))
+    patch.setattr(model_runner, "load_decoder", _decoder)
 
 
 def make_engine(folder: Path = TINY, **settings: Any) -> LLMEngine:

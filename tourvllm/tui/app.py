@@ -1,6 +1,7 @@
 """The app: panes around one session. It only shows what the session says and hands keys on to it."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from rich.text import Text
@@ -8,8 +9,8 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Size
 
-from ..tour.errors import TraceError
 from .bars import Bar, key_line, status_line
 from .help import HelpScreen
 from .pane import DIM, Pane
@@ -23,6 +24,7 @@ from .panes import (
     TablesPane,
     TimelinePane,
     WhyPane,
+    prepare_sources,
 )
 from .session import Session
 from .view import View, look
@@ -76,6 +78,7 @@ class TourApp(App[None]):
         self._zoomed: str | None = None
         self._dirty = True
         self._refresh_queued = False
+        self._sources_prepared = False
 
     def compose(self) -> ComposeResult:
         """Lay the screen out: causes left, effects right."""
@@ -112,7 +115,7 @@ class TourApp(App[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         """Choose the layout for the new size."""
-        self._fit()
+        self._fit(event.size)
 
     async def _start(self) -> None:
         await self.session.start(self.order or {})
@@ -124,11 +127,16 @@ class TourApp(App[None]):
         self._dirty = True
         if not self.session.busy and not self._refresh_queued:
             self._refresh_queued = True
-            self.call_next(self._show)
+            self.call_next(self._show_news)
 
     def _tick(self) -> None:
         if self._dirty:
             self.session.follow()
+            self._show()
+
+    def _show_news(self) -> None:
+        """Show what is new, unless a key has shown it meanwhile."""
+        if self._dirty:
             self._show()
 
     def _show(self) -> None:
@@ -136,12 +144,24 @@ class TourApp(App[None]):
         if not self.is_running or not self.screen_stack:
             return
         view = self._look()
+        self._prepare_sources()
         base = self.screen_stack[0]
         base.query_one("#status", Bar).set(status_line(self.session, view, self.playing))
         base.query_one("#keys", Bar).set(self._key_line(base.has_class("-narrow")))
         base.query_one("#why", WhyPane).error = self.session.error
         for pane in base.query(Pane):
             pane.show(view)
+
+    def _prepare_sources(self) -> None:
+        """Once the header is there, colour its source files off the UI's thread."""
+        if not self._sources_prepared and self.session.trace.header is not None:
+            self._sources_prepared = True
+            texts = [
+                text
+                for text in self.session.trace.table("sources").values()
+                if isinstance(text, str)
+            ]
+            self.run_worker(partial(prepare_sources, texts), thread=True)
 
     def _key_line(self, narrow: bool) -> Text:
         if self._typed is not None:
@@ -154,16 +174,16 @@ class TourApp(App[None]):
             return None
         try:
             return look(cursor)
-        except TraceError as error:
+        except Exception as error:  # a stranger's trace may hold anything
             self.session.message = f"The trace is damaged here: {error}"
             return None
 
-    def _fit(self) -> None:
+    def _fit(self, size: Size | None = None) -> None:
         """Choose the layout: all panes; or one view of them on a small terminal; or the zoomed one alone."""
         if not self.screen_stack:
             return
         screen = self.screen_stack[0]
-        width, height = self.size
+        width, height = size or self.size
         narrow = width < NARROW_BELOW[0] or height < NARROW_BELOW[1]
         screen.set_class(narrow, "-narrow")
         screen.set_class(not narrow and height >= 50, "-tall")

@@ -42,9 +42,22 @@ class LoopPane(Pane):
         return lines
 
 
+MAX_HIGHLIGHTED = 200_000
+"""Characters of a source file; a longer one (no engine has it) is shown without colours."""
+
+
+def prepare_sources(texts: list[str]) -> None:
+    """Colour source files before they are looked at. Meant for another thread: it takes 50 ms a file."""
+    for text in texts:
+        if len(text) <= MAX_HIGHLIGHTED:
+            _numbered(text)
+
+
 @lru_cache(maxsize=64)
 def _highlighted(text: str) -> list[Text]:
     """A source file's lines in colour; lines that only report to the probe are dim."""
+    if len(text) > MAX_HIGHLIGHTED:
+        return [Text(printable(line)) for line in text.split("\n")]
     if not text.isascii():
         text = "".join(c if c == "\n" else printable(c) for c in text)
     syntax = Syntax("", "python", theme="ansi_dark", background_color="default")
@@ -62,6 +75,15 @@ def _highlighted(text: str) -> list[Text]:
         if hook_indent is not None:
             line.stylize(DIM)
     return lines
+
+
+@lru_cache(maxsize=64)
+def _numbered(text: str) -> list[Text]:
+    """The lines with their numbers, after room for a mark."""
+    return [
+        Text.assemble((f" {number:>3} ", DIM), code)
+        for number, code in enumerate(_highlighted(text), 1)
+    ]
 
 
 def _foreground(style: str | Style) -> Style:
@@ -88,18 +110,13 @@ class SourcePane(Pane):
         following = view.next_event.at if view.next_event and view.next_event.at else None
         next_line = following[1] if following and following[0] == at[0] else None
         self.border_title = printable(at[0])
-        lines = []
-        for number, code in enumerate(_highlighted(text), 1):
-            mark, style = " ", DIM
-            if number == next_line:
-                mark, style = "→", BOLD
-            if number == at[1]:
-                mark, style = "▶", HERE
-            line = Text.assemble((f"{mark}{number:>3} ", style), code)
-            if number == at[1]:
-                line = Text(line.plain, style=HERE)
-                line.pad_right(max(0, width - line.cell_len))
-            lines.append(line)
+        lines = list(_numbered(text))
+        for number, mark in ((next_line, "→"), (at[1], "▶")):
+            if number and 0 < number <= len(lines):
+                plain = lines[number - 1].plain
+                marked = Text(mark + plain[1:], style=HERE if mark == "▶" else BOLD)
+                marked.pad_right(max(0, width - marked.cell_len))
+                lines[number - 1] = marked
         self.call_after_refresh(self.show_line, at[1] - 1, height)
         return lines
 
@@ -132,7 +149,8 @@ class WhyPane(Pane):
             stop = Text(f"{view.event.stop}  ", style=BOLD)
             first, *rest = wrap(printable(f"{view.event.stop}  {view.why}"), width)
             lines += [Text.assemble(stop, first.plain[len(stop) :]), *rest]
-        for note in view.notes[::-1]:
+        # A step as a whole is told in order; while it runs, the newest word comes first.
+        for note in view.notes if view.decisions else view.notes[::-1]:
             lines += wrap(
                 "» " + one_line(" ".join(note.split())), width, Style(italic=True, color="cyan")
             )
@@ -345,8 +363,10 @@ class BatchPane(Pane):
                     style=DIM,
                 )
             ]
-        phase = "prefill" if view.state["phase"] == "prefill" else "decode"
-        self.border_title = f"batch tensors · {phase} · slot = block_id * block_size + offset"
+        phase = view.state["phase"]
+        self.border_title = (
+            f"batch tensors · {printable(str(phase))} · slot = block_id * block_size + offset"
+        )
         rows = self._columns(view, batch)
         order = ["cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping"]
         if height < 6:
@@ -421,6 +441,9 @@ class OutputPane(Pane):
         return lines or [Text("No request yet.", style=DIM)]
 
 
+_PHASE_COLOURS = {"prefill": "cyan", "decode": "yellow", "mixed": "green"}
+
+
 class TimelinePane(Pane):
     """The whole run on a line: KV use and batch size of each step, marks, and where we are."""
 
@@ -448,9 +471,8 @@ class TimelinePane(Pane):
             kv.append(self._bar(used / total), style=style)
             tokens = _int(step.facts, "num_tokens")
             bar = self._bar(abs(tokens) / most)
-            batch.append(
-                bar, style=style + (Style(color="cyan") if tokens > 0 else Style(color="yellow"))
-            )
+            colour = _PHASE_COLOURS.get(str(step.facts.get("phase")), "white")
+            batch.append(bar, style=style + Style(color=colour))
             marks.append(letters.get(step.number, "│" if i == here else " "), style=style)
         return [kv, batch, marks] if height > 2 else [kv, marks]
 

@@ -216,7 +216,7 @@ class Session:
             return
         try:
             action()
-        except TraceError as error:
+        except Exception as error:  # a stranger's trace may hold anything
             self.message = f"The trace is damaged here: {error}"
 
     def _cursor(self) -> Cursor:
