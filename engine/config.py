@@ -6,6 +6,7 @@ from typing import Any
 from .errors import ConfigError
 
 POLICIES = ("prefill_first", "mixed")
+ATTENTION = ("auto", "torch", "cpu", "triton")
 ORDERS = ("fcfs", "priority")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
@@ -26,6 +27,8 @@ class EngineConfig:
     dtype: of weights and KV cache. `auto` is float32 on a CPU and the model's own elsewhere; float64 is for
         exact comparisons.
     device: `auto` is cuda where there is one.
+    attention: the kernels for the KV cache: `auto` is the fastest that runs on the device; or `torch`, `cpu`,
+        `triton`.
     seed: what requests without a seed of their own get theirs from.
     """
 
@@ -39,6 +42,7 @@ class EngineConfig:
     prefix_caching: bool = True
     dtype: str = "auto"
     device: str = "auto"
+    attention: str = "auto"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -53,6 +57,7 @@ class EngineConfig:
         _check_choice("policy", self.policy, POLICIES)
         _check_choice("order", self.order, ORDERS)
         _check_choice("dtype", self.dtype, DTYPES)
+        _check_choice("attention", self.attention, ATTENTION)
         if not isinstance(self.seed, int) or isinstance(self.seed, bool) or abs(self.seed) >= 2**31:
             raise ConfigError("seed", f"must be a whole number below 2**31, not {self.seed!r}")
         if not isinstance(self.device, str):

@@ -11,7 +11,13 @@ REPLACEMENT = "\ufffd"
 class Tokenizer(Protocol):
     """What the engine needs of a tokenizer (any Hugging Face tokenizer has it)."""
 
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str:
+    def decode(
+        self,
+        token_ids: list[int],
+        *,
+        skip_special_tokens: bool = ...,
+        clean_up_tokenization_spaces: bool = ...,
+    ) -> str:
         """The text of these tokens."""
 
 
@@ -42,59 +48,80 @@ class Detokenizer:
         return self._give(self._new_text())
 
     def _new_text(self) -> str:
-        before = self._tokenizer.decode(
-            self._ids[self._prefix : self._read], skip_special_tokens=True
+        before = self._decode(self._ids[self._prefix : self._read])
+        after = self._decode(self._ids[self._prefix :])
+        if after.startswith(before):
+            return after[len(before) :]
+        # Bytes that made no character were read anew, together with the new ones. How many were there is known.
+        given, start = _num_bytes(before), 0
+        while start < len(after) and _num_bytes(after[: start + 1]) <= given:
+            start += 1
+        return after[start:]
+
+    def _decode(self, token_ids: list[int]) -> str:
+        return self._tokenizer.decode(
+            token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        after = self._tokenizer.decode(self._ids[self._prefix :], skip_special_tokens=True)
-        if not after.startswith(before) and before.endswith(REPLACEMENT):
-            before = before[
-                :-1
-            ]  # the prompt ended inside a character, and the new tokens have completed it
-        return after[len(before) :]
 
     def _give(self, text: str) -> str:
         self._prefix, self._read = self._read, len(self._ids)
         return text
 
 
+def _num_bytes(text: str) -> int:
+    """Bytes of a text, where each U+FFFD stands for one byte that made no character."""
+    return len(text.replace(REPLACEMENT, "?").encode("utf-8", "surrogatepass"))
+
+
 class TextStream:
-    """The output text of one request, as it is streamed."""
+    """The output text of one request, as it is streamed. What may begin a stop string is held."""
 
     def __init__(self, detokenizer: Detokenizer, stop: list[str]) -> None:
         self._detokenizer = detokenizer
         self._stop = stop
         self._held = ""
+        self._too_early = 0  # no stop string may end in so many characters of `_held`
         self.text = ""
         self.stopped_by: str | None = None
 
     def push(self, token_id: int, may_stop: bool = True) -> str:
         """Take one token and return the text that is certain now. A stop string in it sets `stopped_by`."""
         self._held += self._detokenizer.push(token_id)
-        return self._give(may_stop, keep=True)
+        if may_stop:
+            self._find_stop()
+        else:
+            self._too_early = len(self._held)
+        return self._give(len(self._held) - self._num_to_hold())
 
     def finish(self) -> str:
         """The rest of the text, when no more tokens come."""
         if self.stopped_by is None:
             self._held += self._detokenizer.finish()
-        return self._give(may_stop=True, keep=False)
+            self._find_stop()
+        return self._give(len(self._held))
 
-    def _give(self, may_stop: bool, keep: bool) -> str:
-        text, self._held = self._held, ""
-        if may_stop and self.stopped_by is None:
-            found = [(text.find(stop), stop) for stop in self._stop if stop in text]
-            if found:
-                end, self.stopped_by = min(found)
-                text = text[:end]
-            elif keep:
-                end = len(text) - self._num_to_hold(text)
-                text, self._held = text[:end], text[end:]
+    def _find_stop(self) -> None:
+        """Cut the text where the first stop string begins, if there is one."""
+        found = []
+        for stop in self._stop:
+            at = self._held.find(stop, max(0, self._too_early - len(stop) + 1))
+            if at >= 0:
+                found.append((at, stop))
+        if found:
+            end, self.stopped_by = min(found)
+            self._held = self._held[:end]
+
+    def _num_to_hold(self) -> int:
+        """Length of the longest end of the text that may be the beginning of a stop string."""
+        if self.stopped_by is None:
+            longest = max((len(stop) for stop in self._stop), default=1) - 1
+            for length in range(min(longest, len(self._held)), 0, -1):
+                if any(stop.startswith(self._held[-length:]) for stop in self._stop):
+                    return length
+        return 0
+
+    def _give(self, count: int) -> str:
+        text, self._held = self._held[:count], self._held[count:]
+        self._too_early = max(0, self._too_early - count)
         self.text += text
         return text
-
-    def _num_to_hold(self, text: str) -> int:
-        """Length of the longest end of `text` that may be the beginning of a stop string."""
-        longest = max((len(stop) for stop in self._stop), default=1) - 1
-        for length in range(min(longest, len(text)), 0, -1):
-            if any(stop.startswith(text[-length:]) for stop in self._stop):
-                return length
-        return 0

@@ -57,20 +57,20 @@ def _model_config(folder: Path, raw: dict[str, Any], architecture: str) -> Model
         "mlp_bias": bool(raw.get("mlp_bias")),
         "qk_norm": False,
     }
-    num_heads = raw["num_attention_heads"]
+    hidden_size, num_heads = _count(raw, "hidden_size"), _count(raw, "num_attention_heads")
     return ModelConfig(
         architecture=architecture,
-        hidden_size=raw["hidden_size"],
-        num_hidden_layers=raw["num_hidden_layers"],
+        hidden_size=hidden_size,
+        num_hidden_layers=_count(raw, "num_hidden_layers"),
         num_attention_heads=num_heads,
-        num_key_value_heads=raw.get("num_key_value_heads") or num_heads,
-        head_dim=raw.get("head_dim") or raw["hidden_size"] // num_heads,
-        intermediate_size=raw["intermediate_size"],
-        vocab_size=raw["vocab_size"],
-        rms_norm_eps=raw["rms_norm_eps"],
+        num_key_value_heads=_count(raw, "num_key_value_heads", num_heads),
+        head_dim=_count(raw, "head_dim", hidden_size // num_heads),
+        intermediate_size=_count(raw, "intermediate_size"),
+        vocab_size=_count(raw, "vocab_size"),
+        rms_norm_eps=float(raw["rms_norm_eps"]),
         rope_theta=rope["rope_theta"],
         rope_scaling=rope,
-        max_position_embeddings=raw["max_position_embeddings"],
+        max_position_embeddings=_count(raw, "max_position_embeddings"),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
         eos_token_ids=frozenset(eos),
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16"),
@@ -124,6 +124,16 @@ def _rope_parameters(folder: Path, raw: dict[str, Any]) -> dict[str, Any]:
                 f"{folder}: the rope type {rope['rope_type']} needs a number as {name}"
             )
     return rope
+
+
+def _count(raw: dict[str, Any], name: str, default: int | None = None) -> int:
+    """A whole number from 1; `default` where the config does not say (or says null)."""
+    value = default if raw.get(name) is None else raw[name]
+    if value is None:
+        raise KeyError(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
+    return value
 
 
 def _ids(value: Any) -> set[int]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from os.path import expanduser, isdir
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ def model_folder(model: str | Path) -> Path:
 
     A hub id is looked for in the local cache first, then downloaded. Raises ModelError with what to do.
     """
-    folder = Path(model).expanduser()
-    if folder.is_dir():
-        return folder
+    folder = expanduser(model)  # unlike pathlib's, these never raise
+    if isdir(folder):
+        return Path(folder)
     if not HUB_ID.match(str(model)):
         raise ModelError(
             f"there is no model folder {model}, and it is no hub id such as Qwen/Qwen3-0.6B"
@@ -32,7 +33,7 @@ def model_folder(model: str | Path) -> Path:
             str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         )
         raise ModelError(
-            f"{model} is neither a folder here nor whole in the hub's cache, and cannot be downloaded ({reason}). "
+            f"{model} is neither a folder here nor in the hub's cache, and cannot be downloaded ({reason}). "
             "Offline? Copy the model's folder to this machine and name that"
         ) from error
     if not any(found.glob("*.safetensors")):
@@ -41,7 +42,7 @@ def model_folder(model: str | Path) -> Path:
 
 
 def _cached(model: str) -> Path | None:
-    """The model in the hub's cache, if all of it is there: a download may have been cut short."""
+    """The model in the hub's cache, if all weights are there: a download may have been cut short."""
     try:
         found = _snapshot(model, local_files_only=True)
     except FileNotFoundError:

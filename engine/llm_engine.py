@@ -9,6 +9,7 @@ from .block_manager import BlockManager
 from .config import EngineConfig
 from .detokenizer import Detokenizer, TextStream
 from .errors import ConfigError, RequestError
+from .families import load_config
 from .hub import model_folder
 from .loader import Progress
 from .mixed_scheduler import MixedScheduler
@@ -33,9 +34,9 @@ class LLMEngine:
     ) -> None:
         self.config = config or EngineConfig()
         folder = model_folder(model)
+        self.model_config = load_config(folder)
         self.tokenizer = load_tokenizer(folder)
-        self.model_runner = ModelRunner(folder, self.config, progress)
-        self.model_config = self.model_runner.model_config
+        self.model_runner = ModelRunner(folder, self.model_config, self.config, progress)
         self.stop_token_ids = self.model_config.eos_token_ids | _eos_of(self.tokenizer)
         self.max_model_len = self._max_model_len()
         self.block_manager = BlockManager(
@@ -77,31 +78,40 @@ class LLMEngine:
     ) -> str:
         """Queue a request and return its id. Raises RequestError for one that can never run."""
         params = sampling_params or SamplingParams()
-        if request_id is None:
-            request_id = str(self._num_requests)
-        if request_id in self._seqs:
-            raise RequestError(
-                f"there is a live request with the id {request_id}: choose another id"
-            )
+        request_id = self._free_id() if request_id is None else request_id
+        _check_kinds(request_id, params, priority)
         self._num_requests += 1
-        token_ids = self.encode(prompt)
-        reason = self._why_never(token_ids, params)
-        if reason:
+        token_ids: list[int] = []
+        try:
+            if request_id in self._seqs:
+                raise RequestError(
+                    f"there is a live request with the id {request_id}: choose another id"
+                )
+            token_ids = self.encode(prompt)
+            self._check_possible(token_ids, params)
+        except RequestError as error:
             if self.probe:
                 self.probe(
                     "reject",
                     request_id=request_id,
                     token_ids=token_ids,
                     params=params,
-                    reason=reason,
+                    reason=str(error),
                 )
-            raise RequestError(reason)
+            raise
         seq = self._new_sequence(request_id, token_ids, params, priority)
         self._seqs[request_id] = seq
         self.scheduler.add(seq)
         if self.probe:
             self.probe("add_request", seq=seq)
         return request_id
+
+    def _free_id(self) -> str:
+        """A number that no live request has as its id."""
+        number = self._num_requests
+        while str(number) in self._seqs:
+            number += 1
+        return str(number)
 
     def _new_sequence(
         self, request_id: str, token_ids: list[int], params: SamplingParams, priority: int
@@ -123,9 +133,9 @@ class LLMEngine:
 
     def checked(self, prompt: Prompt, sampling_params: SamplingParams) -> list[int]:
         """The prompt's token ids. Raises RequestError if such a request could never run."""
+        _check_kinds("", sampling_params, 0)
         token_ids = self.encode(prompt)
-        if reason := self._why_never(token_ids, sampling_params):
-            raise RequestError(reason)
+        self._check_possible(token_ids, sampling_params)
         return token_ids
 
     def encode(self, prompt: Prompt) -> list[int]:
@@ -142,37 +152,33 @@ class LLMEngine:
                 f"the prompt is neither text nor token ids nor messages: {prompt!r:.80}"
             ) from error
 
-    def _why_never(self, token_ids: List[int], params: SamplingParams) -> str | None:
-        """Why this request can never run, or None. The last token's keys and values are never stored."""
-        vocab_size = self.model_config.vocab_size
+    def _check_possible(self, token_ids: List[int], params: SamplingParams) -> None:
+        """Raise RequestError if such a request can never run."""
         if not token_ids:
-            return "the prompt is empty: give it at least one token"
+            raise RequestError("the prompt is empty: give it at least one token")
         for token_id in token_ids:
-            if (
-                isinstance(token_id, bool)
-                or not isinstance(token_id, int)
-                or not 0 <= token_id < vocab_size
-            ):
-                return f"the prompt's token id {token_id!r} is not in the vocabulary (0 to {vocab_size - 1})"
+            self._check_token_id("the prompt's token id", token_id)
         for token_id in params.stop_token_ids:
-            if not 0 <= token_id < vocab_size:
-                return (
-                    f"stop_token_ids: {token_id} is not in the vocabulary (0 to {vocab_size - 1})"
-                )
+            self._check_token_id("stop_token_ids:", token_id)
         num_prompt, num_output = len(token_ids), params.max_tokens
+        asked = f"the prompt of {num_prompt} tokens + max_tokens {num_output}"
         if num_prompt + num_output > self.max_model_len:
-            return (
-                f"the prompt of {num_prompt} tokens + max_tokens {num_output} is over max_model_len "
-                f"{self.max_model_len}: shorten one of them"
+            raise RequestError(
+                f"{asked} is over max_model_len {self.max_model_len}: shorten one of them"
             )
+        # The last token's keys and values are never stored.
         needs = -(-(num_prompt + num_output - 1) // self.config.block_size)
         if needs > self.config.num_blocks:
-            return (
-                f"the prompt of {num_prompt} tokens + max_tokens {num_output} needs {needs} blocks of "
-                f"{self.config.block_size}, and the pool has {self.config.num_blocks}: raise num_blocks or "
-                "lower max_tokens"
+            raise RequestError(
+                f"{asked} needs {needs} blocks of {self.config.block_size}, and the pool has "
+                f"{self.config.num_blocks}: raise num_blocks or lower max_tokens"
             )
-        return None
+
+    def _check_token_id(self, what: str, token_id: Any) -> None:
+        is_int = isinstance(token_id, int) and not isinstance(token_id, bool)
+        last = self.model_config.vocab_size - 1
+        if not is_int or not 0 <= token_id <= last:
+            raise RequestError(f"{what} {token_id!r} is not in the vocabulary (0 to {last})")
 
     def abort(self, request_id: str) -> None:
         """Drop a live request and free its blocks. An id that is not live is fine: nothing happens."""
@@ -244,7 +250,7 @@ class LLMEngine:
 
     def _add(self, request: Request, i: int, index_of: dict[str, int]) -> RequestOutput | None:
         """Queue request i and note its id; the output of one that is rejected."""
-        request_id = request.request_id or str(self._num_requests)
+        request_id = request.request_id or self._free_id()
         try:
             self.add_request(request.prompt, request.sampling_params, request_id, request.priority)
         except RequestError as error:
@@ -271,3 +277,13 @@ class LLMEngine:
 def _eos_of(tokenizer: Any) -> set[int]:
     """The tokenizer's own end-of-sequence token; a checkpoint's config may name others or none."""
     return set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
+
+
+def _check_kinds(request_id: Any, params: Any, priority: Any) -> None:
+    """Raise RequestError for an argument of a wrong type, and name it."""
+    if not isinstance(request_id, str):
+        raise RequestError(f"request_id must be a text, not {request_id!r}")
+    if not isinstance(params, SamplingParams):
+        raise RequestError(f"sampling_params must be SamplingParams, not {params!r:.80}")
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise RequestError(f"priority must be a whole number, not {priority!r}")

@@ -8,7 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..kernels import get_backend
+from ..kernels import Backend
 from .errors import ModelError
 from .hub import read_json
 from .model import Decoder, Layer, Linear, ModelConfig
@@ -20,7 +20,12 @@ Progress = Callable[[float], None]
 
 
 def load_decoder(
-    folder: Path, config: ModelConfig, dtype: str, device: str, progress: Progress | None = None
+    folder: Path,
+    config: ModelConfig,
+    dtype: str,
+    device: str,
+    backend: Backend,
+    progress: Progress | None = None,
 ) -> Decoder:
     """Load the weights and build the decoder. A missing or unexpected tensor is named (ModelError)."""
     c, weights = config, Weights(folder, device, getattr(torch, dtype))
@@ -33,7 +38,7 @@ def load_decoder(
     norm = weights.take("model.norm.weight", c.hidden_size)
     lm_head = Linear(_load_head(weights, embed_tokens, c))
     weights.check_all_taken()
-    return Decoder(config, embed_tokens, layers, norm, lm_head, get_backend("torch"))
+    return Decoder(config, embed_tokens, layers, norm, lm_head, backend)
 
 
 def _load_head(weights: "Weights", embed_tokens: Tensor, c: ModelConfig) -> Tensor:

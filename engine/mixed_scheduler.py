@@ -41,7 +41,7 @@ class MixedScheduler(Scheduler):
             if self._num_uncomputed(seq) == 1:
                 self._decode(seq)
             else:
-                self._chunk(seq, num_tokens)
+                self._chunk(seq, budget)
                 has_chunks = True
             scheduled.append(seq)
             budget -= num_tokens
@@ -60,13 +60,13 @@ class MixedScheduler(Scheduler):
             num_tokens = min(self._num_uncomputed(seq), budget)
             self._admit(seq, num_tokens)
             if num_tokens < self._num_uncomputed(seq):
-                self._chunk(seq, num_tokens)
+                self._chunk(seq, budget)
             admitted.append(seq)
             budget -= num_tokens
         return admitted
 
     def _chunk(self, seq: Sequence, budget: int) -> None:
         """Compute the next piece of a prompt that is already in `running`."""
-        seq.num_scheduled_tokens = budget
+        seq.num_scheduled_tokens = min(self._num_uncomputed(seq), budget)
         if self.probe:
             self.probe("chunk", seq=seq, budget=budget)

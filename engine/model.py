@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kernels import Backend
+from ..kernels.paged_batch import PagedBatch
 from .probe import Probe
 from .rope import rope_table, rotate
 
@@ -133,14 +134,15 @@ class Decoder:
         """
         device = self.embed_tokens.device
         positions = torch.tensor(batch.positions, device=device)
-        slots = torch.tensor(batch.slot_mapping, device=device)
-        tables = [torch.tensor(table, device=device) for table in batch.block_tables]
+        paged = PagedBatch.from_lists(
+            batch.slot_mapping, batch.cu_seqlens_q, batch.context_lens, batch.block_tables, device
+        )
         cos, sin = self._cos[positions], self._sin[positions]
         x = F.embedding(torch.tensor(batch.input_ids, device=device), self.embed_tokens)
         for i, layer in enumerate(self.layers):
             h = self._norm(x, layer.input_layernorm)
             q, k, v = self._qkv(layer, h, cos, sin)
-            h = self._attend(i, q, k, v, batch, slots, tables, kv_cache[i])
+            h = self._attend(i, q, k, v, batch, paged, kv_cache[i])
             x = x + layer.o_proj(h)
             h = self._norm(x, layer.post_attention_layernorm)
             gate, up = layer.gate_up_proj(h).chunk(2, dim=-1)
@@ -167,20 +169,17 @@ class Decoder:
         k: Tensor,
         v: Tensor,
         batch: Batch,
-        slots: Tensor,
-        tables: list[Tensor],
+        paged: PagedBatch,
         kv_cache: Tensor,
     ) -> Tensor:
         """Write this layer's keys and values to their slots, then attend over the paged cache."""
         k_cache, v_cache = kv_cache
         num_layers = self.config.num_hidden_layers
-        self.backend.store_kvcache(k, v, k_cache, v_cache, slots)
+        self.backend.store_kvcache(k, v, k_cache, v_cache, paged)
         if self.probe:
             self.probe("store_kvcache", layer=i, num_layers=num_layers, batch=batch)
         scale = self.config.head_dim**-0.5
-        out: Tensor = self.backend.paged_attention(
-            q, k_cache, v_cache, tables, batch.cu_seqlens_q, batch.context_lens, scale
-        )
+        out: Tensor = self.backend.paged_attention(q, k_cache, v_cache, paged, scale)
         if self.probe:
             self.probe("attention", layer=i, num_layers=num_layers, batch=batch)
         return out.flatten(1)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
+from ..kernels import Backend, get_backend
 from .config import DTYPES, EngineConfig
 from .errors import ConfigError
-from .families import load_config
 from .loader import Progress, load_decoder
 from .model import Batch, ModelConfig
 from .probe import Probe
@@ -18,13 +18,24 @@ class ModelRunner:
     """Holds the model and the paged KV cache; lays a step's requests out as one flat batch."""
 
     def __init__(
-        self, folder: Path, config: EngineConfig, progress: Progress | None = None
+        self,
+        folder: Path,
+        model_config: ModelConfig,
+        config: EngineConfig,
+        progress: Progress | None = None,
     ) -> None:
         self.block_size = config.block_size
         self.device = _choose_device(config.device)
-        self.model_config = load_config(folder)
+        self.model_config = model_config
         dtype = _choose_dtype(config.dtype, self.device, self.model_config)
-        self.model = load_decoder(folder, self.model_config, dtype, self.device, progress)
+        self.model = load_decoder(
+            folder,
+            self.model_config,
+            dtype,
+            self.device,
+            _choose_backend(config, self.device),
+            progress,
+        )
         self.kv_cache = self._allocate_kv_cache(config.num_blocks)
         self.probe: Probe | None = None
 
@@ -96,6 +107,13 @@ class ModelRunner:
             if end == len(seq):
                 batch.logits_rows.append(batch.cu_seqlens_q[-1] - 1)
         return batch
+
+
+def _choose_backend(config: EngineConfig, device: str) -> Backend:
+    try:
+        return get_backend(config.attention, device)
+    except ValueError as error:
+        raise ConfigError("attention", str(error)) from error
 
 
 def _choose_dtype(name: str, device: str, model: ModelConfig) -> str:

@@ -4,41 +4,43 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .paged_batch import PagedBatch
+
 
 def store_kvcache(
-    key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_mapping: Tensor
+    key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, batch: PagedBatch
 ) -> None:
-    """Write each token's key and value to its slot of one layer's cache.
+    """Write each token's key and value to its slot of one layer's cache; slot -1 writes nothing.
 
     key, value: [num_tokens, num_kv_heads, head_dim]; k_cache, v_cache: [num_blocks, block_size, num_kv_heads,
-    head_dim]; slot_mapping: [num_tokens], where slot = block_id * block_size + offset.
+    head_dim]; slot = block_id * block_size + offset.
     """
-    k_cache.flatten(0, 1).index_copy_(0, slot_mapping, key)
-    v_cache.flatten(0, 1).index_copy_(0, slot_mapping, value)
+    slots = batch.slot_mapping
+    if batch.has_padding:
+        real = slots >= 0
+        slots, key, value = slots[real], key[real], value[real]
+    k_cache.flatten(0, 1).index_copy_(0, slots, key)
+    v_cache.flatten(0, 1).index_copy_(0, slots, value)
 
 
 def paged_attention(
-    query: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    block_tables: list[Tensor],
-    cu_seqlens_q: list[int],
-    context_lens: list[int],
-    scale: float,
+    query: Tensor, k_cache: Tensor, v_cache: Tensor, batch: PagedBatch, scale: float
 ) -> Tensor:
-    """Causal attention of a flat batch over the paged cache.
+    """Causal attention of a flat batch over the paged cache. Returns the shape of `query`.
 
     query: [num_tokens, num_heads, head_dim], the rows of sequence i at cu_seqlens_q[i]:cu_seqlens_q[i + 1];
-    they are the last positions of its context. context_lens[i]: keys that sequence i attends to, all of them
-    already in the cache at the blocks of block_tables[i]. Returns the shape of `query`.
+    they are the last positions of its context, whose keys are all in the cache already.
     """
     output = torch.empty_like(query)
-    num_groups = query.shape[1] // k_cache.shape[2]
-    for i, context_len in enumerate(context_lens):
-        rows = slice(cu_seqlens_q[i], cu_seqlens_q[i + 1])
+    block_size, num_kv_heads = k_cache.shape[1], k_cache.shape[2]
+    num_groups = query.shape[1] // num_kv_heads
+    starts = batch.host_cu_seqlens_q
+    for i, context_len in enumerate(batch.host_context_lens):
+        rows = slice(starts[i], starts[i + 1])
         # The block table, followed: logical order out of physical blocks.
-        keys = k_cache[block_tables[i]].flatten(0, 1)[:context_len]
-        values = v_cache[block_tables[i]].flatten(0, 1)[:context_len]
+        block_table = batch.block_tables[i, : -(-context_len // block_size)]
+        keys = k_cache[block_table].flatten(0, 1)[:context_len]
+        values = v_cache[block_table].flatten(0, 1)[:context_len]
         output[rows] = _causal_attention(query[rows], keys, values, num_groups, scale)
     return output
 

@@ -10,9 +10,11 @@ os.environ["OMP_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:] = [entry for entry in sys.path if Path(entry or os.curdir).resolve() != ROOT]
 
+import oracle  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+from smollm2 import CannotDownload, no_download, smollm2_folder  # noqa: E402
 from support import load_models_once, random_qwen3  # noqa: E402
 
 torch.set_num_threads(1)
@@ -44,3 +46,20 @@ def mini(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return random_qwen3(
         tmp_path_factory.mktemp("mini"), vocab_size=128, hidden_size=32, num_hidden_layers=1
     )
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of SmolLM2-135M: real weights. Without a network there may be none, but CI must have them."""
+    try:
+        return smollm2_folder()
+    except CannotDownload as error:
+        if os.environ.get("CI") and not no_download():
+            pytest.fail(f"SmolLM2 cannot be had: {error}")
+        pytest.skip(f"SmolLM2 cannot be had: {error}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The oracle table: what was compared with transformers in this session."""
+    for line in oracle.table():
+        terminalreporter.write_line(line)

@@ -163,7 +163,7 @@ def test_every_hook_is_guarded_and_names_a_known_stop():
 
 
 def test_without_a_listener_nothing_is_called_and_tokens_are_the_same(mini):
-    from support import P, Watched, greedy, make_engine, tokens
+    from support import P, Watched, generate, greedy, make_engine, tokens
 
     class Silent:
         calls = 0
@@ -183,7 +183,7 @@ def test_without_a_listener_nothing_is_called_and_tokens_are_the_same(mini):
     watched = Watched(make_engine(mini, **settings))
     silent.attach(Silent())
     results = [
-        tokens(engine.generate(prompts, greedy(12))) for engine in (plain, silent, watched.engine)
+        tokens(generate(engine, prompts, greedy(12))) for engine in (plain, silent, watched.engine)
     ]
     assert results[0] == results[1] == results[2]
     assert watched.facts("preempt")

@@ -41,11 +41,11 @@ def refused(text: str, settings: dict | None = None) -> str:
 
 def test_the_good_one_is_good():
     plan = make_plan("demo", GOOD)
-    assert [(request.id, request.prompt, request.arrival) for request in plan.requests] == [
+    assert [(request.request_id, request.prompt, request.arrival) for request in plan.requests] == [
         ("A", "One", 1),
         ("B", "Two", 3),
     ]
-    assert [request.sampling.max_tokens for request in plan.requests] == [64, 4]
+    assert [request.sampling_params.max_tokens for request in plan.requests] == [64, 4]
     assert plan.engine.block_size == 4
 
 
@@ -64,8 +64,28 @@ CHANGED = [
     ("{temperature: 0}", "{temperature: -1}", 5, "sampling.temperature"),
     ("{temperature: 0}", "{heat: 0}", 5, "sampling.heat: there is no such field"),
     ("{temperature: 0}", "[1]", 5, "sampling: Expected `object`, got `array`"),
-    ('id: A, prompt: "One"', "id: A", 7, "requests[0]: give either prompt or token_ids"),
-    ('id: A, prompt: "One"', 'id: A, prompt: "x", token_ids: [1]', 7, "requests[0]: give either"),
+    ('id: A, prompt: "One"', "id: A", 7, "requests[0]: give one of prompt, token_ids and messages"),
+    ('id: A, prompt: "One"', 'id: A, prompt: "x", token_ids: [1]', 7, "requests[0]: give one of"),
+    (
+        'id: A, prompt: "One"',
+        'id: A, prompt: "x", messages: [{role: user, content: "x"}]',
+        7,
+        "requests[0]: give one of prompt, token_ids and messages",
+    ),
+    ('id: A, prompt: "One"', "id: A, messages: []", 7, "requests[0].messages"),
+    ('id: A, prompt: "One"', "id: A, messages: [{role: user}]", 7, "requests[0].messages[0]"),
+    (
+        'id: A, prompt: "One"',
+        'id: A, messages: [{role: user, content: "x", name: "y"}]',
+        7,
+        "requests[0].messages[0].name: there is no such field; there are role, content",
+    ),
+    ('id: A, prompt: "One"', 'id: A, prompt: "x", priority: high', 7, "requests[0].priority"),
+    ("max_tokens: 4", "stop: 7", 10, "requests[1].sampling.stop"),
+    ("max_tokens: 4", "min_tokens: 99", 10, "requests[1].sampling.min_tokens"),
+    ("max_tokens: 4", "logprobs: -1", 10, "requests[1].sampling.logprobs"),
+    ("block_size: 4", "policy: greedy", 3, "engine.policy: must be prefill_first or mixed"),
+    ("block_size: 4", "order: lifo", 3, "engine.order: must be fcfs or priority"),
     ('id: A, prompt: "One"', 'id: "A b", prompt: "x"', 7, "requests[0].id"),
     (
         'id: A, prompt: "One"',
@@ -187,7 +207,7 @@ def test_changes_replace_and_add():
         "demo", GOOD, {"engine.num_blocks": 5, "engine.max_num_seqs": 2, "sampling.top_k": 3}
     )
     assert (plan.engine.num_blocks, plan.engine.max_num_seqs, plan.engine.block_size) == (5, 2, 4)
-    assert plan.requests[0].sampling.top_k == 3
+    assert plan.requests[0].sampling_params.top_k == 3
     assert plan.settings == {"engine.num_blocks": 5, "engine.max_num_seqs": 2, "sampling.top_k": 3}
 
 
@@ -235,7 +255,7 @@ def test_letters_skip_what_is_taken():
 
 def test_many_equal_requests_get_ids_of_their_own():
     plan = make_plan("demo", GOOD.replace('prompt: "Two"', 'prompt: "Two"\n    count: 30'))
-    ids = [request.id for request in plan.requests]
+    ids = [request.request_id for request in plan.requests]
     assert len(set(ids)) == len(ids) == 31
 
 

@@ -29,7 +29,7 @@ SUFFIXES = [".jsonl", ".jsonl.gz"]
 def small(mini) -> Watched:
     """A short run: two requests, some thirty events."""
     watched = Watched(make_engine(mini, block_size=4, num_blocks=8))
-    watched.engine.generate([P(0, 5), P(9, 11)], greedy(2))
+    watched.generate([P(0, 5), P(9, 11)], greedy(2))
     watched.recorder.close()
     return watched
 
@@ -105,7 +105,7 @@ def test_every_state_is_read_back(mini, tmp_path, suffix):
     seen = [copy.deepcopy(watched.state)]
     after = watched.engine.probe.after
     watched.engine.probe.after = lambda e: (after(e), seen.append(copy.deepcopy(watched.state)))
-    watched.engine.generate([P(0, 8), P(0, 9), P(3, 10)], greedy(6))
+    watched.generate([P(0, 8), P(0, 9), P(3, 10)], greedy(6))
     watched.recorder.close()
     trace = read_trace(path)
     assert trace.problem is None

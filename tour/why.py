@@ -50,7 +50,7 @@ def _step(f: Facts, s: Facts) -> str:
     if not f["num_tokens"]:
         return f"Step {s['step']} found nothing to do."
     count = abs(f["num_tokens"])
-    kind = f["phase"] if f["phase"] == "mixed" else f"a {f['phase']}"
+    kind = "a mixed batch" if f["phase"] == "mixed" else f"a {f['phase']}"
     return (
         f"Step {s['step']} is done: {kind} of {plural(count, 'token')} for "
         f"{plural(f['num_seqs'], 'request')} (num_tokens = {f['num_tokens']}), {_free(s)}."
@@ -130,12 +130,16 @@ def _decode(f: Facts, s: Facts) -> str:
 
 
 def _preempt(f: Facts, s: Facts) -> str:
+    free = len(s["blocks"]["free"])
+    short = f"more blocks than the {free} that are" if free else "a block and none is"
     if f["seq"] == f["needed_by"]:
-        return f"{f['seq']} needs a block, none is free and it is the last one running: it gives up its own place."
+        return f"{f['seq']} needs {short} free, and it is the last one running: it gives up its own place."
+    by_priority = f["why_this_one"] == "lowest priority"
+    cause = "has the lowest priority of those running" if by_priority else "came last into running"
+    where = "back to waiting" if by_priority else "back to the front of waiting"
     return (
-        f"{f['needed_by']} needs a block and none is free. {f['seq']} came last into running, so it is the "
-        f"victim: back to the front of waiting; its {plural(f['blocks'], 'block')} will be freed and its "
-        f"{f['num_tokens']} tokens computed again later."
+        f"{f['needed_by']} needs {short} free. {f['seq']} {cause}, so it is the victim: {where}; its "
+        f"{plural(f['blocks'], 'block')} will be freed and its {f['num_tokens']} tokens computed again later."
     )
 
 
@@ -166,8 +170,8 @@ def _can_append(f: Facts, s: Facts) -> str:
     size, n = s["blocks"]["size"], f["num_tokens"]
     if not f["needs"]:
         return f"{f['seq']} has {n} tokens: what comes next still fits into its last block."
-    text = f"{f['seq']} has {n} tokens and needs {plural(f['needs'], 'block')} more. "
-    if n % size == 1 or size == 1:
+    text = f"{f['seq']} has {n} tokens, and the next ones to compute need {plural(f['needs'], 'block')} more. "
+    if n - s["seqs"][f["seq"]]["num_cached_tokens"] == 1:
         text = f"{f['seq']} has {n} = {(n - 1) // size} * {size} + 1: its last token starts a new block. "
     return text + f"Free: {f['free']}. " + ("It can grow." if f["ok"] else "It cannot grow.")
 
@@ -232,7 +236,7 @@ def _postprocess(f: Facts, s: Facts) -> str:
     text = f"{f['seq']}: {plural(f['computed'], 'token')} computed, "
     text += f"{f['num_cached_tokens']} of {f['num_tokens']} now in the KV cache"
     if f["num_cached_tokens"] < f["num_tokens"]:
-        return text + ". Its prompt goes on next step, so no token comes out yet."
+        return text + ". Its prompt goes on in a later step, so no token comes out yet."
     return text + "."
 
 
@@ -247,6 +251,8 @@ def _finish(f: Facts, s: Facts) -> str:
             f"it wrote its stop text {token(f['stop_reason'])}"
             if isinstance(f["stop_reason"], str)
             else "it chose an end-of-sequence token"
+            if f.get("is_eos", True)
+            else "it chose one of its stop tokens"
         ),
         "length": f"it has its {f['max_tokens']} tokens",
         "abort": "it was aborted",

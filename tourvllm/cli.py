@@ -8,6 +8,7 @@ import click
 import yaml
 
 from . import __version__
+from .engine.errors import EngineError
 from .errors import UsageError
 from .tour.errors import ScenarioError, TraceError
 
@@ -25,7 +26,7 @@ class Group(click.Group):
         except KeyboardInterrupt:
             click.echo("\nInterrupted.", err=True)
             ctx.exit(130)
-        except (UsageError, ScenarioError, TraceError) as error:
+        except (UsageError, ScenarioError, TraceError, EngineError) as error:
             click.echo(f"tourvllm: {error}", err=True)
             ctx.exit(2)
 
@@ -48,6 +49,7 @@ def main() -> None:
     "--model", help="A model folder instead of the scenario's own (tiny ships with tourvllm)."
 )
 @click.option("--dtype", help="Of weights and KV cache: auto, float32, bfloat16, float16.")
+@click.option("--attention", help="Kernels for the KV cache: auto, torch, cpu, triton.")
 @click.option(
     "--set",
     "changes",
@@ -74,6 +76,7 @@ def run(
     scenario: str,
     model: str | None,
     dtype: str | None,
+    attention: str | None,
     changes: tuple[str, ...],
     record: Path | None,
     plain: bool,
@@ -91,6 +94,8 @@ def run(
         settings["model"] = model
     if dtype:
         settings["engine.dtype"] = dtype
+    if attention:
+        settings["engine.attention"] = attention
     file = find_scenario(scenario)
     plan = make_plan(file.name, file.text, settings)
     path = trace_path(plan.name, record)
@@ -140,6 +145,25 @@ def info(file: Path) -> None:
     from .info import describe
 
     click.echo(describe(_read(file)))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def check(file: Path) -> None:
+    """Run the scenario in a trace again and tell the first event that differs."""
+    from .check import check_trace
+
+    sys.exit(check_trace(_read(file), file))
+
+
+@main.command()
+def doctor() -> None:
+    """Say what this machine has for the engine, and which kernels would run."""
+    from .doctor import examine
+
+    lines, well = examine()
+    click.echo("\n".join(lines))
+    sys.exit(0 if well else 1)
 
 
 def _settings(changes: tuple[str, ...]) -> dict[str, Any]:

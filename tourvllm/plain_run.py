@@ -1,7 +1,10 @@
 """Runs and replays without the app: the walk as text, with honest exit codes."""
 
 import os
+import sys
+import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -64,7 +67,7 @@ def _print_run(plan: Plan, sink: FileSink, steps: int | None, verify: bool) -> N
     about = "\n".join(printable(text) for text in plan.scenario.about.strip().splitlines())
     click.echo(f"{printable(plan.scenario.title)}\n{about}\n")
     walk = PlainWalk(click.echo, plan.scenario.watch)
-    run = Run(plan, [sink], verify)
+    run = Run(plan, [sink], verify, _loading_progress())
     run.narrate = walk.note
     run.listeners.append(lambda event: walk.event(event, run.state))
     if steps:
@@ -72,6 +75,17 @@ def _print_run(plan: Plan, sink: FileSink, steps: int | None, verify: bool) -> N
     for output in run.run():
         text = printable(output.error or output.text.replace("\n", "⏎"))
         click.echo(f"{output.request_id:<4} {output.finish_reason:<9} {text}")
+
+
+def _loading_progress() -> Callable[[float], None]:
+    """Tells on a terminal how far the weights are loaded, once that takes longer than a second."""
+    start = time.monotonic()
+
+    def show(share: float) -> None:
+        if sys.stderr.isatty() and time.monotonic() - start > 1:
+            click.echo(f"\rloading the model {share:.0%}", nl=share == 1, err=True)
+
+    return show
 
 
 def _close(sink: FileSink) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
+from os.path import exists, expanduser, isfile, join
 from typing import Any
 
 from .engine.config import EngineConfig
@@ -57,10 +57,10 @@ def find_model(model: str) -> str:
     """
     if model == TINY:
         return str(files("tourvllm.models") / TINY)
-    folder = Path(model).expanduser()
-    if (folder / "config.json").is_file():
-        return str(folder)
-    if folder.exists() or not HUB_ID.match(model):
+    folder = expanduser(model)  # unlike pathlib's, these never raise
+    if isfile(join(folder, "config.json")):
+        return folder
+    if exists(folder) or not HUB_ID.match(model):
         raise UsageError(
             f"there is no model at {model}: name a folder with a config.json, a hub id such as "
             f"Qwen/Qwen3-0.6B, or {TINY}"

@@ -18,6 +18,9 @@ from .tour.trace import Event
 Facts = dict[str, Any]
 Told = tuple[Facts, list[Patch]]
 
+_WHY_THE_LAST = {"fcfs": "last in running", "priority": "lowest priority"}
+"""Order of the queues -> why the victim of a preemption is the one it is."""
+
 
 def initial_state(engine: Any) -> dict[str, Any]:
     """The state tree of an engine that holds no request; its prefix cache may be warm."""
@@ -221,7 +224,7 @@ class EngineProbe:
         facts = {
             "seq": seq.seq_id,
             "needed_by": needed_by.seq_id,
-            "why_this_one": "last in running",
+            "why_this_one": _WHY_THE_LAST[self.engine.config.order],
             "num_tokens": seq.num_tokens,
             "blocks": len(seq.block_table),
         }
@@ -402,6 +405,8 @@ class EngineProbe:
             "max_tokens": seq.max_tokens,
             "num_completion_tokens": seq.num_completion_tokens,
         }
+        if isinstance(seq.stop_reason, int) and seq.stop_reason not in self.engine.stop_token_ids:
+            facts["is_eos"] = False
         do: list[Patch] = [
             *self._moved("running"),
             *self._moved("waiting"),

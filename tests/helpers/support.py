@@ -17,6 +17,7 @@ import torch
 from tourvllm.engine import llm_engine, loader, model_runner, tokenizer
 from tourvllm.engine.config import EngineConfig
 from tourvllm.engine.llm_engine import LLMEngine, RequestOutput
+from tourvllm.engine.request import Request
 from tourvllm.engine.sampling_params import SamplingParams
 from tourvllm.tour.recorder import FileSink, Recorder
 from tourvllm.tour.trace import Event, Trace
@@ -30,13 +31,15 @@ from tourvllm.verify import Verifier
 TINY = Path(str(files("tourvllm.models") / "tiny"))
 
 _tokenizer = functools.cache(tokenizer.load_tokenizer)
-_decoders: dict[tuple[Path, str, str], Any] = {}
+_decoders: dict[tuple[Path, str, str, str], Any] = {}
 
 
-def _decoder(folder: Path, config: Any, dtype: str, device: str, progress: Any = None) -> Any:
-    key = (folder, dtype, device)
+def _decoder(
+    folder: Path, config: Any, dtype: str, device: str, backend: Any, progress: Any = None
+) -> Any:
+    key = (folder, dtype, device, backend.name)
     if key not in _decoders:
-        _decoders[key] = loader.load_decoder(folder, config, dtype, device, progress)
+        _decoders[key] = loader.load_decoder(folder, config, dtype, device, backend, progress)
     # A copy for each engine: the decoder holds the engine's probe.
     return copy.copy(_decoders[key])
 
@@ -52,36 +55,27 @@ def make_engine(folder: Path = TINY, **settings: Any) -> LLMEngine:
     return LLMEngine(folder, EngineConfig(**{"device": "cpu", **settings}))
 
 
-def in_float64(engine: LLMEngine) -> LLMEngine:
-    """The same engine in double precision: no near-tie can fall the other way in another batch."""
-    runner = engine.model_runner
-    runner.model = _doubled(runner.model.embed_tokens, runner.model)
-    runner.kv_cache = runner.kv_cache.double()
-    return engine
-
-
-_DOUBLED: dict[int, Any] = {}
-
-
-def _doubled(key: torch.Tensor, decoder: Any) -> Any:
-    if id(key) not in _DOUBLED:
-        double = copy.copy(decoder)
-        for name, value in vars(decoder).items():
-            if isinstance(value, torch.Tensor):
-                setattr(double, name, value.double())
-        double.layers = [
-            type(layer)(**{k: v.double() for k, v in vars(layer).items()})
-            for layer in decoder.layers
-        ]
-        _DOUBLED[id(key)] = double
-    return copy.copy(_DOUBLED[id(key)])
-
-
 def greedy(max_tokens: int = 8, **more: Any) -> SamplingParams:
     """Greedy, exactly `max_tokens` tokens."""
     return SamplingParams(
         **{"temperature": 0, "ignore_eos": True, "max_tokens": max_tokens, **more}
     )
+
+
+def generate(
+    engine: LLMEngine,
+    prompts: list[Any],
+    params: SamplingParams | list[SamplingParams],
+    **fields: list[Any],
+) -> list[RequestOutput]:
+    """Run these prompts to their end; `fields` are lists of other fields of the requests."""
+    each = params if isinstance(params, list) else [params] * len(prompts)
+    requests = []
+    for i, (prompt, own) in enumerate(zip(prompts, each, strict=True)):
+        requests.append(
+            Request(prompt, own, **{name: values[i] for name, values in fields.items()})
+        )
+    return engine.generate(requests)
 
 
 def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
@@ -129,6 +123,10 @@ class Watched:
         """The facts of every event of this stop so far."""
         return [event.facts for event in self.events if event.stop == stop]
 
+    def generate(self, prompts: list[Any], params: Any, **fields: list[Any]) -> list[RequestOutput]:
+        """Run these prompts to their end."""
+        return generate(self.engine, prompts, params, **fields)
+
     def step(self) -> list[RequestOutput]:
         """One step of the engine."""
         return self.engine.step()[0]
@@ -158,7 +156,7 @@ def random_qwen3(
     **config: Any,
 ) -> Path:
     """Save a random Qwen3 made with transformers; its tokenizer names each token, or is copied."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
     settings = {
         "num_attention_heads": 2,
@@ -178,18 +176,18 @@ def random_qwen3(
     if tokenizer:
         AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
     else:
-        PreTrainedTokenizerFast(
-            tokenizer_object=_word_tokenizer(config["vocab_size"])
-        ).save_pretrained(folder)
+        random_tokenizer(config["vocab_size"]).save_pretrained(folder)
     return folder
 
 
-def _word_tokenizer(vocab_size: int) -> Any:
+def random_tokenizer(vocab_size: int) -> Any:
+    """A tokenizer that only names the tokens: w0, w1, .."""
     from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocab_size)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return tokenizer
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def with_config(folder: Path, target: Path, file: str = "config.json", **changes: Any) -> Path:

@@ -1,0 +1,179 @@
+"""Every backend's pair of kernels against attention in float64 over a plain, unpaged copy of the keys."""
+
+import os
+import random
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+import torch
+from tourvllm.kernels.paged_batch import PagedBatch
+
+CASES = {
+    # block_size, num_heads, num_kv_heads, head_dim, (new tokens, cached prefix) of each sequence
+    "decode-bs1": (1, 4, 2, 32, [(1, 6), (1, 0), (1, 30)]),
+    "decode-group3-split": (4, 9, 3, 64, [(1, 300), (1, 3)]),
+    "mixed-odd-head": (16, 4, 4, 80, [(5, 0), (1, 17), (3, 8)]),
+    "prefill-cached-prefix": (8, 8, 2, 32, [(20, 24), (70, 0)]),
+    "one-big-block": (256, 2, 1, 128, [(3, 5)]),
+}
+
+
+def make_case(block_size, num_heads, num_kv_heads, head_dim, sequences, dtype, device, seed=0):
+    """A cache full of NaN but for the keys in use, in shuffled blocks; the batch; and the answer in float64."""
+    torch.manual_seed(seed)
+    lens = [new + cached for new, cached in sequences]
+    needs = [-(-length // block_size) for length in lens]
+    free = list(range(sum(needs) + 3))
+    random.Random(seed).shuffle(free)
+    tables = [[free.pop() for _ in range(count)] for count in needs]
+    shape = (sum(needs) + 3, block_size, num_kv_heads, head_dim)
+    k_cache, v_cache = torch.full(shape, torch.nan), torch.full(shape, torch.nan)
+    queries, keys, values, slots, expected = [], [], [], [], []
+    starts = [0]
+    for (new, cached), table, length in zip(sequences, tables, lens, strict=True):
+        q = torch.randn(new, num_heads, head_dim).to(dtype)
+        k, v = torch.randn(2, length, num_kv_heads, head_dim).to(dtype)
+        where = [table[p // block_size] * block_size + p % block_size for p in range(length)]
+        k_cache.flatten(0, 1)[where[:cached]] = k[:cached].float()
+        v_cache.flatten(0, 1)[where[:cached]] = v[:cached].float()
+        queries.append(q)
+        keys.append(k[cached:])
+        values.append(v[cached:])
+        slots += where[cached:]
+        starts.append(starts[-1] + new)
+        expected.append(attention_in_float64(q, k, v))
+    batch = PagedBatch.from_lists(slots, starts, lens, tables, device)
+    caches = k_cache.to(device, dtype), v_cache.to(device, dtype)
+    rows = [torch.cat(parts).to(device) for parts in (queries, keys, values)]
+    return rows, caches, batch, torch.cat(expected)
+
+
+def attention_in_float64(q, k, v):
+    group = q.shape[1] // k.shape[1]
+    q, k, v = (x.double() for x in (q, k, v))
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * q.shape[2] ** -0.5
+    positions = torch.arange(len(k))
+    scores = scores.masked_fill(positions[None] > positions[-len(q) :, None], -torch.inf)
+    return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
+
+
+def check(name, case, dtype, tolerance, device="cpu"):
+    backend = import_module(f"tourvllm.kernels.{name}")
+    (query, key, value), (k_cache, v_cache), batch, expected = make_case(*case, dtype, device)
+    backend.store_kvcache(key, value, k_cache, v_cache, batch)
+    out = backend.paged_attention(query, k_cache, v_cache, batch, query.shape[2] ** -0.5)
+    assert out.dtype == dtype
+    assert (out.cpu().double() - expected).abs().max() < tolerance
+
+
+def check_padding(name, device="cpu"):
+    """A slot of -1 writes nothing."""
+    backend = import_module(f"tourvllm.kernels.{name}")
+    k_cache, v_cache = torch.zeros(2, 3, 4, 1, 16, device=device)
+    key = torch.ones(3, 1, 16, device=device)
+    batch = PagedBatch.from_lists([5, -1, 0], [0, 3], [3], [[0]], device)
+    backend.store_kvcache(key, key, k_cache, v_cache, batch)
+    for cache in (k_cache, v_cache):
+        assert sorted(cache.sum((2, 3)).flatten().nonzero().flatten().tolist()) == [0, 5]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)]
+)
+@pytest.mark.parametrize("name", ["torch_paged", "cpu_paged"])
+def test_on_the_cpu(name, case, dtype, tolerance):
+    check(name, case, dtype, tolerance)
+
+
+@pytest.mark.parametrize("name", ["torch_paged", "cpu_paged"])
+def test_padding_on_the_cpu(name):
+    check_padding(name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_triton_in_its_interpreter(case):
+    """The real kernels without a GPU. In a process of its own: triton reads the switch when it is imported."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU: the kernels run on it")
+    script = f"import test_kernels as t; t.run_interpreted({case!r})"
+    environ = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.path.dirname(__file__)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def run_interpreted(name: str) -> None:
+    """One case, in a process with the interpreter on."""
+    case = CASES[name]
+    check("triton_paged", case, torch.float32, 2e-6)
+    if name == "decode-bs1":
+        check("triton_paged", case, torch.float16, 3e-3)
+        check_padding("triton_paged")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2), (torch.float16, 3e-3)]
+)
+@pytest.mark.parametrize("name", ["torch_paged", "triton_paged"])
+def test_on_a_gpu(name, case, dtype, tolerance):
+    check(name, case, dtype, tolerance, "cuda")
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_triton_kernels_compile_for_a_gpu_that_is_not_there(capability):
+    """PTX and machine code for all kernels, in bf16 with head_dim 128 and groups of 1 and 4."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    script = f"import test_kernels as t; t.compile_all({capability})"
+    environ = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": os.path.dirname(__file__)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environ, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("ptx") == 6
+
+
+def compile_all(capability: int) -> None:
+    """Compile every kernel, in a process with the interpreter off."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from tourvllm.kernels import triton_paged as kernels
+
+    pointers = (
+        dict.fromkeys(("key", "value", "k_cache", "v_cache", "query", "output"), "*bf16")
+        | dict.fromkeys(("partial", "stats"), "*fp32")
+        | dict.fromkeys(("starts", "lens", "tables"), "*i32")
+        | {"slots": "*i64"}
+    )
+    sizes = {"ROWS": 64, "KEYS": 64, "DIM": 128, "UPCAST": False}
+    wanted = [
+        (kernels._store_kernel, {"SIZE": 1024}),
+        (kernels._combine_kernel, {"SPLITS": 8, "DIM": 128}),
+        *(
+            (kernel, {**sizes, "GROUP": group})
+            for kernel in (kernels._prefill_kernel, kernels._decode_kernel)
+            for group in (1, 4)
+        ),
+    ]
+    for kernel, constants in wanted:
+        signature = {
+            name: "constexpr"
+            if name in constants
+            else pointers.get(name, "fp32" if name == "scale" else "i32")
+            for name in kernel.arg_names
+        }
+        source = ASTSource(
+            kernel, signature, {(kernel.arg_names.index(k),): v for k, v in constants.items()}
+        )
+        built = triton.compile(source, target=GPUTarget("cuda", capability, 32))
+        assert f"sm_{capability}" in built.asm["ptx"]
+        assert built.asm["cubin"][:4] == b"\x7fELF"
+        print("ptx", kernel.__name__, len(built.asm["ptx"]))
