@@ -46,7 +46,6 @@ class LLMEngine:
         self.scheduler = policy(self.config, self.block_manager)
         self.probe: Probe | None = None
         self._seqs: dict[str, Sequence] = {}
-        self._aborted: list[Sequence] = []
         self._num_requests = 0
 
     def attach(self, probe: Probe | None) -> None:
@@ -185,7 +184,6 @@ class LLMEngine:
         seq = self._seqs.pop(request_id, None)
         if seq:
             self.scheduler.finish(seq, "abort")
-            self._aborted.append(seq)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes. Raises EngineError while a request holds a block."""
@@ -204,16 +202,10 @@ class LLMEngine:
         if seqs:
             token_ids = self.model_runner.run(seqs, is_prefill)
             self.scheduler.postprocess(seqs, token_ids)
-        outputs = self._take_finished(seqs)
+        outputs = [self._output(self._seqs.pop(seq.seq_id)) for seq in seqs if seq.finish_reason]
         if self.probe:
             self.probe("step", when="end", seqs=seqs, num_tokens=num_tokens)
         return outputs, num_tokens
-
-    def _take_finished(self, seqs: list[Sequence]) -> list[RequestOutput]:
-        """The outputs of what ended in this step, or was aborted since the last."""
-        ended, self._aborted = self._aborted, []
-        ended += [self._seqs.pop(seq.seq_id) for seq in seqs if seq.finish_reason]
-        return [self._output(seq) for seq in ended]
 
     def generate(
         self, requests: List[Request], on_output: Callable[[RequestOutput], None] | None = None
@@ -224,39 +216,40 @@ class LLMEngine:
         is called with each output as it comes.
         """
         pending = sorted(range(len(requests)), key=lambda i: requests[i].arrival)
-        index_of: dict[str, int] = {}
+        live: dict[int, Sequence] = {}
         outputs: dict[int, RequestOutput] = {}
         num_steps = 0
         if self.probe:
             self.probe("generate", when="begin", num_requests=len(requests))
-        while pending or self._aborted or not self.is_finished():
+        while pending or live or not self.is_finished():
             num_steps += 1
-            done: list[tuple[int, RequestOutput]] = []
+            done: dict[int, RequestOutput] = {}
             while pending and requests[pending[0]].arrival <= num_steps:
                 i = pending.pop(0)
-                rejected = self._add(requests[i], i, index_of)
-                done += [(i, rejected)] if rejected else []
-            finished, _ = self.step()
-            done += [
-                (index_of[out.request_id], out) for out in finished if out.request_id in index_of
-            ]
+                added = self._add(requests[i])
+                if isinstance(added, Sequence):
+                    live[i] = added
+                else:
+                    done[i] = added
+            self.step()
+            for i in [i for i, seq in live.items() if seq.finish_reason]:
+                done[i] = self._output(live.pop(i))
             outputs.update(done)
-            for _, output in done:
+            for output in done.values():
                 if on_output:
                     on_output(output)
         if self.probe:
             self.probe("generate", when="end", num_requests=len(requests))
         return [outputs[i] for i in range(len(requests))]
 
-    def _add(self, request: Request, i: int, index_of: dict[str, int]) -> RequestOutput | None:
-        """Queue request i and note its id; the output of one that is rejected."""
+    def _add(self, request: Request) -> Sequence | RequestOutput:
+        """Queue a request: its sequence, or the output of one that is rejected."""
         request_id = request.request_id or self._free_id()
         try:
             self.add_request(request.prompt, request.sampling_params, request_id, request.priority)
         except RequestError as error:
             return RequestOutput(request_id, None, [], [], "", "rejected", error=str(error))
-        index_of[request_id] = i
-        return None
+        return self._seqs[request_id]
 
     def _output(self, seq: Sequence) -> RequestOutput:
         token_ids = seq.completion_token_ids

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kernels import Backend
+from ..kernels.cpu_linear import pack, packed_linear
 from ..kernels.paged_batch import PagedBatch
 from .probe import Probe
 from .rope import rope_table, rotate
@@ -44,16 +45,18 @@ class ModelConfig:
     dtype: str
 
 
-@dataclass
 class Linear:
     """A matrix and, in some families, a bias."""
 
-    weight: Tensor
-    bias: Tensor | None = None
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        packed = pack(weight)
+        self.weight = weight if packed is None else packed
+        self.bias = bias
+        self._linear = F.linear if packed is None else packed_linear
 
     def __call__(self, x: Tensor) -> Tensor:
         """x @ weight.T + bias."""
-        return F.linear(x, self.weight, self.bias)
+        return self._linear(x, self.weight, self.bias)
 
 
 @dataclass
@@ -156,11 +159,14 @@ class Decoder:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, [num_tokens, heads, head_dim] each, turned to their positions."""
         c = self.config
-        heads = [c.num_attention_heads, c.num_key_value_heads, c.num_key_value_heads]
-        q, k, v = layer.qkv_proj(x).view(-1, sum(heads), c.head_dim).split(heads, dim=1)
+        num_q, num_kv = c.num_attention_heads, c.num_key_value_heads
+        qkv = layer.qkv_proj(x).view(-1, num_q + 2 * num_kv, c.head_dim)
+        qk, v = qkv.split([num_q + num_kv, num_kv], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)
-        return rotate(q, cos, sin), rotate(k, cos, sin), v
+            q, k = qk.split([num_q, num_kv], dim=1)
+            qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), dim=1)
+        q, k = rotate(qk, cos, sin).split([num_q, num_kv], dim=1)
+        return q, k, v
 
     def _attend(
         self,

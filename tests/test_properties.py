@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import P, Watched, in_float64, make_engine, random_qwen3, tokens
+from support import POLICIES, P, Watched, generate, make_engine, random_qwen3, tokens
 from tourvllm.engine.errors import RequestError
 from tourvllm.engine.sampling_params import SamplingParams
 from tourvllm.tour.cursor import Cursor
@@ -31,6 +31,7 @@ class Job:
     params: SamplingParams
     arrival: int
     aborted: int | None
+    priority: int = 0
 
 
 @dataclass
@@ -40,6 +41,20 @@ class Workload:
     settings: dict
     jobs: list[Job] = field(default_factory=list)
 
+
+EXTRAS = [
+    {},
+    {},
+    {},
+    {"min_p": 0.1},
+    {"repetition_penalty": 1.3},
+    {"presence_penalty": 1.5, "frequency_penalty": -0.5},
+    {"min_tokens": 5},
+    {"stop": ["w1", "3 w"], "min_tokens": 2},
+    {"stop_token_ids": [*range(8)]},
+    {"logprobs": 2},
+]
+"""What some requests ask for besides."""
 
 Pick = Callable[[list], Any]
 
@@ -53,17 +68,24 @@ def make_workload(pick: Pick) -> Workload:
         shared = pick([0, 0, 3, 8, block_size, 2 * block_size, 20])
         own = [pick([*range(VOCAB)]) for _ in range(pick([*range(13)]))]
         prompt = (*prefix[:shared], *own) or (pick([*range(VOCAB)]),)
+        max_tokens, extra = pick([*range(1, 20)]), {**pick(EXTRAS)}
+        extra["min_tokens"] = min(extra.get("min_tokens", 0), max_tokens)
         params = SamplingParams(
             temperature=pick([0.0, 0.0, 0.7, 1.5]),
             top_k=pick([0, 0, 5]),
             top_p=pick([1.0, 1.0, 0.8]),
             seed=pick([*range(6)]),
-            max_tokens=pick([*range(1, 20)]),
+            max_tokens=max_tokens,
             ignore_eos=pick([False, True]),
+            **extra,
         )
         jobs.append(
             Job(
-                prompt, params, pick([1, 1, 1, 2, 4, 9]), pick([None, None, None, *range(2, 16, 3)])
+                prompt,
+                params,
+                pick([1, 1, 1, 2, 4, 9]),
+                pick([None, None, None, *range(2, 16, 3)]),
+                pick([0, 0, 1, -1]),
             )
         )
     longest = max(needed(job, block_size) for job in jobs)
@@ -74,6 +96,8 @@ def make_workload(pick: Pick) -> Workload:
             "max_num_batched_tokens": pick([1, 2, 3, 5, 8, 13, 32, 1000]),
             "max_num_seqs": pick([1, 2, 3, 4, 5, 6]),
             "prefix_caching": pick([True, False]),
+            "policy": pick([*POLICIES]),
+            "order": pick(["fcfs", "fcfs", "priority"]),
         },
         jobs,
     )
@@ -103,16 +127,14 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(folder):
     """What a request gets when it has an ample engine without a prefix cache to itself."""
-    engine, known = (
-        in_float64(make_engine(folder, block_size=16, num_blocks=8, prefix_caching=False)),
-        {},
-    )
+    settings = {"block_size": 16, "num_blocks": 8, "prefix_caching": False, "dtype": "float64"}
+    engine, known = make_engine(folder, **settings), {}
 
-    def run(job: Job) -> tuple[list[int], str]:
-        key = (job.prompt, job.params)
+    def run(job: Job) -> tuple[list[int], str, str]:
+        key = (job.prompt, repr(job.params))
         if key not in known:
-            (output,) = engine.generate([list(job.prompt)], job.params)
-            known[key] = (output.token_ids, output.finish_reason)
+            (output,) = generate(engine, [list(job.prompt)], job.params)
+            known[key] = (output.token_ids, output.finish_reason, output.text)
         return known[key]
 
     return run
@@ -128,7 +150,7 @@ def drive(watched: Watched, jobs: list[Job]) -> tuple[dict, set[str], set[str]]:
             name = f"R{i}"
             if job.arrival == step:
                 try:
-                    watched.engine.add_request(list(job.prompt), job.params, name)
+                    watched.engine.add_request(list(job.prompt), job.params, name, job.priority)
                 except RequestError:
                     rejected.add(name)
             if job.aborted == step:
@@ -158,11 +180,14 @@ def test_large_workloads(folder, alone):
         reached += Counter({event.stop for event in watched.events})
         reached["hit"] += any(facts["hits"] for facts in watched.facts("can_allocate"))
         reached["abort"] += any(facts["reason"] == "abort" for facts in watched.facts("finish"))
-        reached["charged"] += any(facts["charged"] for facts in watched.facts("can_allocate"))
+        reached["charged"] += any(f["needs"] > f["num_new"] for f in watched.facts("can_allocate"))
         reached["hit after a preemption"] += any(
             f["recompute"] and f["hits"] for f in watched.facts("can_allocate")
         )
         reached += Counter({facts["cause"] for facts in watched.facts("wait")})
+        reached += Counter({facts.get("phase") for facts in watched.facts("schedule")})
+        stopped = [facts["stop_reason"] for facts in watched.facts("finish")]
+        reached["stop string"] += any(isinstance(reason, str) for reason in stopped)
     for what in (
         *STOPS,
         "hit",
@@ -174,13 +199,18 @@ def test_large_workloads(folder, alone):
         "max_num_seqs",
         "behind_chunk",
         "behind_head",
+        "after_preemption",
+        "prefill",
+        "decode",
+        "mixed",
+        "stop string",
     ):
         least = 0 if what == "generate" else SEEDS // 20
         assert reached[what] >= least, f"{what} was reached by {reached[what]} workloads"
 
 
 def check_workload(folder, alone, work: Workload) -> Watched:
-    watched = Watched(in_float64(make_engine(folder, **work.settings)))
+    watched = Watched(make_engine(folder, dtype="float64", **work.settings))
     outputs, rejected, aborted = drive(watched, work.jobs)
     size, num_blocks = work.settings["block_size"], work.settings["num_blocks"]
     assert rejected == {
@@ -191,9 +221,10 @@ def check_workload(folder, alone, work: Workload) -> Watched:
     for i, job in enumerate(work.jobs):
         if f"R{i}" in outputs:
             output = outputs[f"R{i}"]
-            assert (output.token_ids, output.finish_reason) == alone(job)
-            assert output.text.split() == [f"w{token_id}" for token_id in output.token_ids]
-
+            assert (output.token_ids, output.finish_reason, output.text) == alone(job)
+            assert output.text == "".join(watched.state["seqs"][f"R{i}"]["text"])
+            if not job.params.stop:
+                assert output.text.split() == [f"w{token_id}" for token_id in output.token_ids]
     check_idle(watched.state)
     assert not watched.engine._seqs
     assert all(
@@ -234,12 +265,13 @@ def check_the_kv_slots(watched: Watched) -> None:
 @given(work=workloads(), again=st.integers(2, 3))
 def test_a_warm_engine_gives_the_same_answers(folder, work, again):
     """Whatever earlier runs left in the prefix cache."""
-    engine = in_float64(make_engine(folder, **work.settings))
+    engine = make_engine(folder, dtype="float64", **work.settings)
     prompts, params = [list(job.prompt) for job in work.jobs], [job.params for job in work.jobs]
-    first = tokens(engine.generate(prompts, params))
+    ranks = [job.priority for job in work.jobs]
+    first = tokens(generate(engine, prompts, params, priority=ranks))
     for _ in range(again - 1):
         watched = Watched(engine)
-        assert tokens(engine.generate(prompts, params)) == first
+        assert tokens(watched.generate(prompts, params, priority=ranks)) == first
         check_idle(watched.state)
 
 
@@ -251,8 +283,8 @@ def test_the_random_model_is_worth_comparing(alone):
         for seed in range(4)
     ]
     results = [alone(job) for job in jobs]
-    assert len({tuple(ids) for ids, _ in results}) > 35
-    assert {reason for _, reason in results} == {"stop", "length"}
+    assert len({tuple(ids) for ids, *_ in results}) > 35
+    assert {reason for _, reason, _ in results} == {"stop", "length"}
     assert (
         len(
             {

@@ -26,6 +26,8 @@ TOLERANCE = {"float64": 1e-12, "float32": 5e-5, "bfloat16": 0.4, "float16": 0.05
 """Greatest difference of two logits, by dtype."""
 
 SHORT = ("bfloat16", "float16")
+FACTOR = 1.5
+"""In 16 bits, logits may be this much farther from float32 than transformers' (root mean square of a run)."""
 
 Rows = dict[str, dict[int, torch.Tensor]]
 """Request -> number of tokens it had -> the logits that its next token was chosen from."""
@@ -127,6 +129,7 @@ def compare(
         outputs = generate(watched.engine, prompts, greedy(max_tokens), arrivals)
     row = TABLE[family, dtype]
     row.tolerance = max(row.tolerance, tolerance)
+    mine = theirs = 0.0
     for output in outputs:
         num_prompt, token_ids = len(output.prompt_token_ids), output.token_ids
         assert len(token_ids) == max_tokens
@@ -141,7 +144,8 @@ def compare(
         check_tokens(row, token_ids, expected, dtype, tolerance)
         if dtype in SHORT:
             exact = reference_logits(folder, text, "float32")[num_prompt - 1 :]
-            assert rms(logits - exact) <= 1.5 * rms(expected - exact)
+            mine, theirs = mine + squares(logits - exact), theirs + squares(expected - exact)
+    assert mine <= (FACTOR**2) * theirs
     return watched
 
 
@@ -152,22 +156,25 @@ def check_tokens(
     for token_id, logits in zip(token_ids, expected, strict=True):
         (best, second), indices = logits.topk(2)
         row.least_gap = min(row.least_gap, float(best - second))
-        if token_id != indices[0]:
-            assert dtype in SHORT
+        if dtype not in SHORT:
+            # Equal tokens mean something: no two logits are so near that a rounding decides.
+            assert token_id == indices[0]
+            assert best - second > 2 * tolerance
+        elif token_id != indices[0]:
             assert best - second <= best - logits[token_id] <= tolerance
             row.near_ties += 1
 
 
-def rms(errors: torch.Tensor) -> float:
-    """The root of the mean square."""
-    return float(errors.square().mean().sqrt())
+def squares(errors: torch.Tensor) -> float:
+    """The sum of the squares."""
+    return float(errors.square().sum())
 
 
 def table() -> list[str]:
     """What was compared, as lines of text."""
     heads = ("tokens", "near ties", "least gap", "error", "tolerance")
-    lines = [f"{'family':<9} {'dtype':<9}" + "".join(f"{head:>11}" for head in heads)]
+    lines = [f"{'family':<13}{'dtype':<9}" + "".join(f"{head:>11}" for head in heads)]
     for (family, dtype), row in sorted(TABLE.items()):
         numbers = f"{row.tokens:>11}{row.near_ties:>11}{row.least_gap:>11.1e}"
-        lines.append(f"{family:<9} {dtype:<9}{numbers}{row.error:>11.1e}{row.tolerance:>11.1e}")
+        lines.append(f"{family:<13}{dtype:<9}{numbers}{row.error:>11.1e}{row.tolerance:>11.1e}")
     return lines if TABLE else []

@@ -19,6 +19,7 @@ from tourvllm.engine.config import EngineConfig
 from tourvllm.engine.llm_engine import LLMEngine, RequestOutput
 from tourvllm.engine.request import Request
 from tourvllm.engine.sampling_params import SamplingParams
+from tourvllm.engine.sequence import Sequence
 from tourvllm.tour.recorder import FileSink, Recorder
 from tourvllm.tour.trace import Event, Trace
 
@@ -29,6 +30,7 @@ from tourvllm.scenarios_folder import find_scenario
 from tourvllm.verify import Verifier
 
 TINY = Path(str(files("tourvllm.models") / "tiny"))
+POLICIES = ("prefill_first", "mixed")
 
 _tokenizer = functools.cache(tokenizer.load_tokenizer)
 _decoders: dict[tuple[Path, str, str, str], Any] = {}
@@ -86,6 +88,33 @@ def tokens(outputs: list[RequestOutput]) -> list[list[int]]:
 def P(first: int, end: int) -> list[int]:
     """A prompt of the token ids first .. end - 1."""
     return list(range(first, end))
+
+
+def seq_of(
+    params: SamplingParams, prompt: list[int] | None = None, output: list[int] | None = None
+) -> Sequence:
+    """A sequence with these tokens, for the sampler."""
+    stop_token_ids = frozenset(params.stop_token_ids)
+    seq = Sequence("S", prompt or [0], params, 4, stop_token_ids, seed=params.seed or 0)
+    for token_id in output or ():
+        seq.append_token(token_id)
+    return seq
+
+
+def say(engine: LLMEngine, num_prompt: int, script: list[int], otherwise: int = 0) -> None:
+    """Let the model want these tokens after a prompt of that length; else and next best is `otherwise`."""
+    vocab_size = engine.model_config.vocab_size
+
+    def forward(batch: Any, kv_cache: torch.Tensor) -> torch.Tensor:
+        logits = torch.zeros(len(batch.logits_rows), vocab_size)
+        logits[:, otherwise] = 50
+        for row, at in enumerate(batch.logits_rows):
+            i = batch.positions[at] + 1 - num_prompt
+            if i < len(script):
+                logits[row, script[i]] = 100
+        return logits
+
+    engine.model_runner.model.forward = forward  # type: ignore[method-assign]
 
 
 class Lines:
@@ -187,6 +216,17 @@ def random_tokenizer(vocab_size: int) -> Any:
 
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(vocab_size)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def pieces_tokenizer(texts: list[str]) -> Any:
+    """A tokenizer whose token i reads texts[i], with nothing between two of them."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    vocab = {text: i for i, text in enumerate(texts)}
+    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token=texts[0]))
+    tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
