@@ -33,7 +33,9 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: list[int]) -> None:
         self._tokenizer = tokenizer
-        self._ids = list(prompt_token_ids[-self.CONTEXT :])
+        # Of a few windows over the prompt's end, one that does not begin inside a character.
+        windows = [prompt_token_ids[-n:] for n in range(self.CONTEXT, self.CONTEXT + 4)]
+        self._ids = list(min(windows, key=lambda ids: self._decode(ids).count(REPLACEMENT)))
         self._prefix = 0
         self._read = len(self._ids)
 
@@ -116,7 +118,8 @@ class TextStream:
         if self.stopped_by is None:
             longest = max((len(stop) for stop in self._stop), default=1) - 1
             for length in range(min(longest, len(self._held)), 0, -1):
-                if any(stop.startswith(self._held[-length:]) for stop in self._stop):
+                end = self._held[-length:]
+                if any(stop.startswith(end) and stop != end for stop in self._stop):
                     return length
         return 0
 

@@ -185,6 +185,11 @@ class LLMEngine:
         if seq:
             self.scheduler.finish(seq, "abort")
 
+    def abort_all(self) -> None:
+        """Drop all live requests."""
+        for request_id in list(self._seqs):
+            self.abort(request_id)
+
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes. Raises EngineError while a request holds a block."""
         self.block_manager.reset_prefix_cache()

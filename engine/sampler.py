@@ -1,5 +1,7 @@
 """Choosing the next token of each request."""
 
+from hashlib import blake2b
+
 import torch
 from torch import Tensor
 
@@ -80,6 +82,11 @@ def _draw(scores: Tensor, seq: Sequence) -> int:
         share = probs / probs.sum()
         probs[1:][(share.cumsum(0) - share)[1:] >= params.top_p] = 0
     # The exponential race: the smallest noise / probability wins with the right odds.
-    generator = torch.Generator().manual_seed((seq.seed * 1_000_003 + len(seq)) % 2**63)
-    noise = torch.empty_like(probs).exponential_(generator=generator)
+    noise = torch.empty_like(probs).exponential_(generator=_generator(seq.seed, len(seq)))
     return int(order[(probs / noise).argmax()])
+
+
+def _generator(seed: int, position: int) -> torch.Generator:
+    """Random numbers for one position of one request: torch reads 32 bits of a seed, so all bits are hashed."""
+    digest = blake2b(f"{seed}:{position}".encode(), digest_size=4).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "big"))

@@ -191,9 +191,10 @@ class Scheduler:
 
     def _append_token(self, seq: Sequence, token_id: int) -> None:
         """Add the new token, stream its text, and end the request if it is over."""
-        enough = seq.num_completion_tokens + 1 >= seq.sampling_params.min_tokens
-        stops = enough and token_id in seq.stop_token_ids
-        text = seq.stream.push(token_id, may_stop=enough) if seq.stream and not stops else ""
+        # A stop token is not part of the answer; the token that completes a stop string is.
+        missing = seq.sampling_params.min_tokens - seq.num_completion_tokens
+        stops = missing <= 0 and token_id in seq.stop_token_ids
+        text = seq.stream.push(token_id, may_stop=missing <= 1) if seq.stream and not stops else ""
         seq.append_token(token_id)
         if self.probe:
             self.probe("append_token", seq=seq, token_id=token_id, text=text)

@@ -103,6 +103,22 @@ async def test_a_digit_runs_to_the_next_stop_of_its_group(key, stop):
         assert f" {stop}" in lines(app)[0]
 
 
+async def test_f_leaves_the_phase_and_brackets_find_marks():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "f")
+        assert app.session.cursor.event.stop == "schedule"
+        await press(pilot, "f")
+        assert app.session.cursor.event.stop == "can_allocate"
+        await press(pilot, ["]"])
+        assert app.session.cursor.event.stop == "preempt"
+        first = at(app)
+        await press(pilot, ["]", "["])
+        assert at(app) == first
+        await press(pilot, ["["])
+        assert "No mark before this" in lines(app)[-1]
+
+
 async def test_go_to_step_types_a_number_and_escape_leaves():
     app = replay()
     async with app.run_test(size=WIDE) as pilot:

@@ -134,7 +134,7 @@ def save_random(
     """Save a random model of a family as transformers does, with every weight away from its default."""
     import transformers
 
-    torch.manual_seed(10)
+    torch.manual_seed(8)
     settings = getattr(transformers, f"{family}Config")(**{**SHAPE, **config})
     model = getattr(transformers, f"{family}ForCausalLM")(settings)
     with torch.no_grad():
@@ -187,6 +187,11 @@ def test_batches(models, name, dtype, policy):
     assert watched.facts("chunk")
     assert watched.facts("preempt")
     assert any(facts["hits"] for facts in watched.facts("can_allocate"))
+
+
+@pytest.mark.parametrize("name", ["Qwen3", "Qwen2", "Llama", "Mistral"])
+def test_plain_kernels(models, name):
+    compare(name, models(name), PROMPTS, 12, arrivals=ARRIVALS, attention="torch", **TIGHT)
 
 
 @pytest.mark.parametrize("rope", ROPES)
@@ -277,7 +282,7 @@ def test_every_parameter_is_loaded_once(models, monkeypatch, name):
 
 
 def load(folder: Path, progress: loader.Progress | None = None) -> Any:
-    backend = get_backend("torch")
+    backend = get_backend("torch", "cpu")
     return loader.load_decoder(folder, load_config(folder), "float32", "cpu", backend, progress)
 
 

@@ -143,9 +143,9 @@ def test_triton_kernels_compile_for_a_gpu_that_is_not_there(capability):
 def compile_all(capability: int) -> None:
     """Compile every kernel, in a process with the interpreter off."""
     import triton
+    from tourvllm.kernels import triton_paged as kernels
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
-    from tourvllm.kernels import triton_paged as kernels
 
     pointers = (
         dict.fromkeys(("key", "value", "k_cache", "v_cache", "query", "output"), "*bf16")

@@ -15,7 +15,7 @@ from oracle import (
     reference_greedy,
     reference_logits,
 )
-from support import TINY, Watched, greedy, make_engine, random_qwen3, tokens
+from support import TINY, Watched, forget_models, greedy, make_engine, random_qwen3, tokens
 from tourvllm.engine.tokenizer import encode
 
 STORIES = [
@@ -33,6 +33,13 @@ SMOLLM2_TOLERANCE = {"float32": 3e-4, "bfloat16": 1.5, "float16": 0.2}
 
 TIGHT = {"block_size": 4, "num_blocks": 16, "max_num_batched_tokens": 8}
 """Prompts are cut, and running requests lose their places."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _free_the_memory_at_the_end():
+    yield
+    forget_models()
+    reference.cache_clear()
 
 
 @pytest.fixture(scope="module")

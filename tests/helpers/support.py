@@ -52,6 +52,11 @@ def load_models_once(patch: Any) -> None:
     patch.setattr(model_runner, "load_decoder", _decoder)
 
 
+def forget_models() -> None:
+    """Free the memory of the weights that are shared so far."""
+    _decoders.clear()
+
+
 def make_engine(folder: Path = TINY, **settings: Any) -> LLMEngine:
     """An engine on the CPU. Unsaid settings are ample."""
     return LLMEngine(folder, EngineConfig(**{"device": "cpu", **settings}))

@@ -15,6 +15,7 @@ KEYS = (
     ("s", "stop"),
     ("S", "stop back"),
     ("c", "continue"),
+    ("[ ]", "marks"),
     ("1-6", "to group"),
     ("space", "play"),
     (":", "go to"),

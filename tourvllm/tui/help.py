@@ -15,6 +15,8 @@ n  →         one engine step on
 p  ←         one engine step back
 s  S         one stop on, one stop back
 c  C         on, or back, to a breakpoint of the scenario; with none, to the end
+f            on to the end of this phase: the first stop of another group
+[  ]         back, or on, to a mark of the timeline: preempt, finish, evict, reject
 1 .. 6       on to the next stop of that group
 Home  End    the start, the end of what is recorded
 :            go to a step by its number

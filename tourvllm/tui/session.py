@@ -13,7 +13,7 @@ import msgspec
 from ..host import FIRST_HALT, Command
 from ..tour.cursor import Cursor
 from ..tour.errors import TraceError
-from ..tour.stops import group_of
+from ..tour.stops import MARKS, group_of
 from ..tour.trace import Trace
 from ..tour.triggers import find
 from .links import Link
@@ -118,6 +118,42 @@ class Session:
             self._drive({"until": "group", "group": key})
         else:
             self._say_end()
+
+    def finish_group(self) -> None:
+        """On to the first stop of another group: the end of this phase."""
+        cursor = self._cursor()
+        here = group_of(cursor.event.stop) if cursor.event else None
+        for position in range(cursor.position + 1, len(self.trace) + 1):
+            if group_of(self.trace.event(position - 1).stop) is not here:
+                cursor.seek(position)
+                return
+        cursor.seek(len(self.trace))
+        if self._can_drive():
+            self._drive({"until": "leave", "group": here.key if here else 0})
+        else:
+            self._say_end()
+
+    def next_mark(self) -> None:
+        """On to the next preemption, end, eviction, rejection or bookmark."""
+        cursor = self._cursor()
+        ahead = [mark.position for mark in self.trace.marks if mark.position > cursor.position]
+        if ahead:
+            cursor.seek(min(ahead))
+            return
+        cursor.seek(len(self.trace))
+        if self._can_drive():
+            self._drive({"until": "break", "breakpoints": list(MARKS)})
+        else:
+            self.message = "No mark after this."
+
+    def previous_mark(self) -> None:
+        """Back to the last mark."""
+        cursor = self._cursor()
+        behind = [mark.position for mark in self.trace.marks if mark.position < cursor.position]
+        if behind:
+            cursor.seek(max(behind))
+        else:
+            self.message = "No mark before this."
 
     def run_on(self) -> None:
         """To the next breakpoint; with none ahead, to the end."""
