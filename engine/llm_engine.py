@@ -130,9 +130,11 @@ class LLMEngine:
             seed=own_seed if params.seed is None else params.seed,
         )
 
-    def checked(self, prompt: Prompt, sampling_params: SamplingParams) -> list[int]:
+    def checked(
+        self, prompt: Prompt, sampling_params: SamplingParams, priority: int = 0
+    ) -> list[int]:
         """The prompt's token ids. Raises RequestError if such a request could never run."""
-        _check_kinds("", sampling_params, 0)
+        _check_kinds("", sampling_params, priority)
         token_ids = self.encode(prompt)
         self._check_possible(token_ids, sampling_params)
         return token_ids

@@ -37,6 +37,9 @@ def apply_chat_template(tokenizer: Any, messages: list[Message]) -> str:
         raise RequestError(
             "the model has no chat template: give the prompt as text instead of messages"
         )
+    for message in messages:
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise RequestError(f"a message needs a role and a content: {message!r:.80}")
     try:
         text: str = tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=True

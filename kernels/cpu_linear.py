@@ -15,7 +15,7 @@ WORTH_PACKING = 2**18
 
 
 def pack(weight: Tensor) -> Tensor | None:
-    """`weight`, [out, in], in oneDNN's layout for `packed_linear`; None where that cannot be had or pays nothing."""
+    """`weight`, [out, in], in the layout for `packed_linear`; None where it cannot be had or pays nothing."""
     if (
         weight.device.type != "cpu"
         or weight.dtype != torch.bfloat16

@@ -46,9 +46,10 @@ def main() -> None:
 @main.command()
 @click.argument("scenario")
 @click.option(
-    "--model", help="A model folder instead of the scenario's own (tiny ships with tourvllm)."
+    "--model",
+    help="Another model: a folder or a hub id such as Qwen/Qwen3-0.6B (tiny ships with tourvllm).",
 )
-@click.option("--dtype", help="Of weights and KV cache: auto, float32, bfloat16, float16.")
+@click.option("--dtype", help="Of weights and KV cache: auto, float32, bfloat16, float16, float64.")
 @click.option("--attention", help="Kernels for the KV cache: auto, torch, cpu, triton.")
 @click.option(
     "--set",

@@ -72,19 +72,8 @@ class LLM:
         One set of sampling parameters serves all prompts, or each has its own. Raises RequestError for a prompt
         that can never run, before anything has run. An error or Ctrl-C on the way leaves no request behind.
         """
-        listed = [_plain(prompt) for prompt in ([prompts] if _is_one_prompt(prompts) else prompts)]
-        params = sampling_params or SamplingParams()
-        each = [params] * len(listed) if isinstance(params, SamplingParams) else list(params)
-        ranks = priority or [0] * len(listed)
-        if len(each) != len(listed) or len(ranks) != len(listed):
-            raise RequestError(
-                f"there are {len(listed)} prompts, {len(each)} sets of sampling parameters and {len(ranks)} "
-                "priorities: give one for all, or as many as prompts"
-            )
-        requests = [
-            Request(self.engine.checked(prompt, param), param, priority=rank)
-            for prompt, param, rank in zip(listed, each, ranks, strict=True)
-        ]
+        listed = _listed(prompts)
+        requests = self._requests(listed, sampling_params, priority)
         with tqdm(
             total=len(requests), desc="Generating", disable=not use_tqdm, file=sys.stderr
         ) as bar:
@@ -100,6 +89,23 @@ class LLM:
         for prompt, output in zip(listed, outputs, strict=True):
             output.prompt = prompt if isinstance(prompt, str) else output.prompt
         return outputs
+
+    def _requests(
+        self, prompts: list[Any], sampling_params: Any, priority: List[int] | None
+    ) -> list[Request]:
+        """The checked requests. Raises RequestError for the first one that can never run."""
+        params = sampling_params or SamplingParams()
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        ranks = priority or [0] * len(prompts)
+        if len(each) != len(prompts) or len(ranks) != len(prompts):
+            raise RequestError(
+                f"there are {len(prompts)} prompts, {len(each)} sets of sampling parameters and {len(ranks)} "
+                "priorities: give one for all, or as many as prompts"
+            )
+        return [
+            Request(self.engine.checked(prompt, param, rank), param, priority=rank)
+            for prompt, param, rank in zip(prompts, each, ranks, strict=True)
+        ]
 
     def chat(
         self,
@@ -123,11 +129,16 @@ class LLM:
         self.close()
 
 
-def _is_one_prompt(prompts: Any) -> bool:
-    """Whether this is a single prompt and not a list of them."""
-    if isinstance(prompts, str | dict):
-        return True
-    return bool(prompts) and (isinstance(prompts[0], int) or _is_message(prompts[0]))
+def _listed(prompts: Any) -> list[Any]:
+    """The prompts as a list, each a text, token ids or messages. Raises RequestError for what can be neither."""
+    if not isinstance(prompts, str | dict | list | tuple):
+        raise RequestError(
+            f"prompts must be a text, token ids, or a list of them, not {prompts!r:.80}"
+        )
+    one = isinstance(prompts, str | dict) or (
+        bool(prompts) and (isinstance(prompts[0], int) or _is_message(prompts[0]))
+    )
+    return [_plain(prompt) for prompt in ([prompts] if one else prompts)]
 
 
 def _is_message(item: Any) -> bool:
