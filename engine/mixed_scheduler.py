@@ -45,6 +45,10 @@ class MixedScheduler(Scheduler):
                 has_chunks = True
             scheduled.append(seq)
             budget -= num_tokens
+        left_out = list(self.running)[len(scheduled) :]
+        if self.probe and left_out:
+            needs = self._num_uncomputed(left_out[0])
+            self.probe("wait", seqs=left_out, cause="token_budget", needs=needs, left=0)
         return scheduled, budget, has_chunks
 
     def _schedule_waiting(self, budget: int) -> list[Sequence]:

@@ -49,20 +49,27 @@ def _padded_decode(
     shape = (num_seqs, length, num_kv_heads, head_dim)
     keys = _gather(k_cache, table, "keys").view(shape)
     values = _gather(v_cache, table, "values").view(shape)
-    unused = torch.arange(length)[None, :] >= batch.context_lens[:, None]
-    if unused.any():
-        # Slots that were never written hold anything, and 0 * NaN is NaN.
-        keys.masked_fill_(unused[:, :, None, None], 0)
-        values.masked_fill_(unused[:, :, None, None], 0)
+    used, unused_rows = _padding(batch, length)
+    # Slots that were never written hold anything, and 0 * NaN is NaN.
+    keys.flatten(0, 1).index_fill_(0, unused_rows, 0)
+    values.flatten(0, 1).index_fill_(0, unused_rows, 0)
     rows = query.view(num_seqs, num_kv_heads, num_heads // num_kv_heads, head_dim)
     out = F.scaled_dot_product_attention(
         rows,
         keys.transpose(1, 2),
         values.transpose(1, 2),
-        attn_mask=~unused[:, None, None, :],
+        attn_mask=used,
         scale=scale,
     )
     return out.reshape(num_seqs, num_heads, head_dim)
+
+
+def _padding(batch: PagedBatch, length: int) -> tuple[Tensor, Tensor]:
+    """Which of `length` gathered slots each sequence uses, and the rows of the others. The same for all layers."""
+    if batch.padding is None:
+        used = torch.arange(length)[None, :] < batch.context_lens[:, None]
+        batch.padding = used[:, None, None, :], (~used).flatten().nonzero().flatten()
+    return batch.padding
 
 
 _scratch = threading.local()

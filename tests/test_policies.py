@@ -398,3 +398,22 @@ def test_a_lone_request_runs_the_same_steps_under_both_policies(mini):
         ]
         found.append((output, counts))
     assert found[0] == found[1]
+
+
+def test_whom_a_higher_priority_leaves_nothing_is_told_why(watch):
+    """In mixed, a prompt of higher priority may take the whole budget of a step."""
+    watched = watch("mixed", order="priority", max_num_batched_tokens=4)
+    add_all(watched, {"A": 1, "B": 2}, gen=6)
+    watched.step()
+    watched.step()
+    watched.step()
+    watched.engine.add_request(P(40, 60), greedy(1), "C", priority=0)
+    waiting: list[Any] = []
+    for _ in range(3):
+        watched.step()
+        waiting.append([watched.state["seqs"][name]["waits_for"] for name in "AB"])
+    budget = {"cause": "token_budget", "needs": 1, "left": 0}
+    assert waiting == [[None, None], [budget, budget], [budget, budget]]
+    watched.run()
+    assert [watched.state["seqs"][name]["waits_for"] for name in "AB"] == [None, None]
+    assert max(gaps(watched, "A")) > 4

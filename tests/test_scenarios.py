@@ -220,3 +220,40 @@ def test_the_scenario_in_the_readme_does_what_it_says():
     example = record_plan(make_plan("example", text, {"engine.device": "cpu"}))
     assert example.unsaid == []
     assert [facts["seq"] for facts in example.facts("can_allocate") if facts["hits"]] == ["B"]
+
+
+WITH_ALL = """\
+title: Messages, priorities and stops
+engine: {policy: mixed, order: priority, block_size: 4, num_blocks: 24, max_num_batched_tokens: 9, seed: 3}
+sampling: {temperature: 0.8, max_tokens: 24, stop: ["."], min_tokens: 2}
+requests:
+  - {id: A, priority: 2, messages: [{role: user, content: "Tell me a story."}]}
+  - {id: B, priority: 1, prompt: "Once upon a time", sampling: {stop: null, logprobs: 2, min_p: 0.05}}
+  - {id: C, arrival: 3, prompt: "The sun", sampling: {temperature: 0, repetition_penalty: 1.2}}
+tour:
+  - {at: chunk, say: "A piece of a prompt"}
+  - {at: finish, if: "C.finish_reason == 'stop'", say: "C has written its stop text"}
+"""
+
+
+def test_a_scenario_may_have_messages_priorities_and_stops():
+    run = record_plan(make_plan("all", WITH_ALL, {"engine.device": "cpu"}))
+    assert run.unsaid == []
+    by_id = {output.request_id: output for output in run.outputs}
+    assert by_id["A"].prompt == (
+        "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert [len(output.logprobs) > 0 for output in run.outputs] == [False, True, False]
+    assert by_id["C"].finish_reason == "stop"
+    assert "." not in by_id["C"].text
+    assert {facts.get("phase") for facts in run.facts("step")} >= {"mixed", "decode"}
+    again = record_plan(make_plan("all", WITH_ALL, {"engine.device": "cpu"}))
+    assert [output.text for output in again.outputs] == [output.text for output in run.outputs]
+
+
+def test_a_request_that_is_refused_is_seen_in_the_trace():
+    text = WITH_ALL.replace('prompt: "The sun"', 'prompt: ""')
+    run = record_plan(make_plan("all", text, {"engine.device": "cpu", "sampling.max_tokens": 30}))
+    (rejected,) = run.facts("reject")
+    assert rejected["seq"] == "C"
+    assert [output.finish_reason for output in run.outputs][2] == "rejected"

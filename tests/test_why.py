@@ -5,20 +5,38 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import P, Watched, greedy, make_engine, record_scenario
+from support import (
+    POLICIES,
+    P,
+    Watched,
+    greedy,
+    make_engine,
+    pieces_tokenizer,
+    record_scenario,
+    say,
+)
 from tourvllm.engine.errors import RequestError
 from tourvllm.tour.cursor import Cursor
 from tourvllm.tour.reader import read_trace
 from tourvllm.tour.state import empty_state
 from tourvllm.tour.stops import GROUPS, STOPS, group_of
-from tourvllm.tour.trace import Event
+from tourvllm.tour.trace import Event, Trace
 from tourvllm.tour.why import why
 
 
+@pytest.fixture(scope="module", params=POLICIES)
+def policy(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """(event, state's step, sentence) for every event of kv_pressure."""
-    trace = read_trace(record_scenario(tmp_path_factory.mktemp("why") / "run.jsonl"))
+def told(tmp_path_factory, policy):
+    """(event, sentence) for every event of kv_pressure, under each policy."""
+    path = tmp_path_factory.mktemp("why") / "run.jsonl"
+    return told_by(read_trace(record_scenario(path, **{"engine.policy": policy})))
+
+
+def told_by(trace: Trace) -> list[tuple[Event, str]]:
     cursor, found = Cursor(trace), []
     while not cursor.at_end:
         cursor.seek(cursor.position + 1)
@@ -52,9 +70,10 @@ def test_each_sentence_names_its_request(told):
             assert re.search(rf"\b{name}\b", text), (event.stop, text)
 
 
-def test_each_wait_names_its_cause_and_its_numbers(told):
+def test_each_wait_names_its_cause_and_its_numbers(told, policy):
     causes = {event.facts["cause"] for event, _ in told if event.stop == "wait"}
-    assert causes >= {"no_free_blocks", "behind_head", "behind_chunk"}
+    own = "after_preemption" if policy == "mixed" else "behind_chunk"
+    assert causes >= {"no_free_blocks", "behind_head", own}
     for event, text in told:
         if event.stop == "wait":
             assert event.facts["cause"] in text
@@ -91,6 +110,130 @@ def test_the_other_causes_have_sentences_too(mini):
     assert sentences(told, "wait") == ["B waits (max_num_seqs): 1 running, and 1 is the limit."]
     assert "C is rejected: the prompt of 50 tokens" in sentences(told, "reject")[0]
     assert sentences(told, "finish") == ["B is finished (abort): it was aborted."]
+
+
+def watch(mini, **settings) -> Watched:
+    return Watched(make_engine(mini, **{"block_size": 4, "num_blocks": 64, **settings}))
+
+
+def test_a_mixed_step_says_what_is_in_it(mini):
+    watched = watch(mini, policy="mixed", max_num_batched_tokens=8)
+    watched.engine.add_request(P(0, 3), greedy(9), "A")
+    watched.step()
+    watched.engine.add_request(P(20, 33), greedy(2), "B")
+    watched.run()
+    told = told_by(watched.trace())
+    mixed = sentences(told, "schedule", phase="mixed")
+    assert mixed == [
+        "This step is mixed: 1 decode and 7 prompt tokens in one batch of A B.",
+        "This step is mixed: 1 decode and 6 prompt tokens in one batch of A B.",
+    ]
+    assert sentences(told, "chunk") == [
+        "B has 13 tokens to compute, and 7 of the budget are left for it: 7 run now, and it keeps its place in "
+        "running for the rest.",
+        "B has 6 tokens to compute, and 7 of the budget are left for it: the rest of its prompt runs now.",
+    ]
+    assert sentences(told, "step", phase="mixed")[0].startswith(
+        "Step 2 is done: a mixed batch of 8 tokens for 2 requests (num_tokens = 8)"
+    )
+    assert sentences(told, "prepare_prefill")[1].startswith("8 tokens of A B in one flat row.")
+    assert "B: 7 tokens computed, 7 of 13 now in the KV cache. Its prompt goes on" in " ".join(
+        sentences(told, "postprocess", seq="B")
+    )
+    assert sentences(told, "can_append", seq="B")[0] == (
+        "B has 13 tokens, and the next ones to compute need 2 blocks more. Free: 60. It can grow."
+    )
+    assert sentences(told, "can_append", seq="A", num_tokens=5) == [
+        "A has 5 = 1 * 4 + 1: its last token starts a new block. Free: 61. It can grow."
+    ]
+
+
+def test_a_chunk_in_waiting_says_that_it_stays_there(mini):
+    watched = watch(mini, max_num_batched_tokens=8)
+    watched.generate([P(0, 13), P(20, 23)], greedy(1), request_id=["A", "B"])
+    told = told_by(watched.trace())
+    assert sentences(told, "chunk") == [
+        "A has 13 tokens to compute, and 8 of the budget are left for it: 8 run now, and it stays in front of "
+        "waiting for the rest."
+    ]
+    assert sentences(told, "wait") == [
+        "B waits (behind_chunk): A takes all that is left of the budget, chunk by chunk."
+    ]
+
+
+def test_who_waits_after_a_preemption_is_told_so(mini):
+    watched = watch(mini, policy="mixed", num_blocks=6)
+    watched.generate([P(i, i + 7) for i in (0, 20, 40)], greedy(6), request_id=[*"ABC"])
+    told = told_by(watched.trace())
+    assert sentences(told, "preempt")[0] == (
+        "A needs a block and none is free. C came last into running, so it is the victim: back to the front of "
+        "waiting; its 2 blocks will be freed and its 9 tokens computed again later."
+    )
+    assert sentences(told, "wait", cause="after_preemption")[0] == (
+        "C waits (after_preemption): blocks are short: this step has just preempted, so it lets nobody in."
+    )
+
+
+def test_a_prompt_that_needs_several_blocks_says_how_many_there_are(mini):
+    watched = watch(mini, policy="mixed", num_blocks=6, max_num_batched_tokens=9)
+    watched.engine.add_request(P(0, 11), greedy(9), "A")
+    watched.step()
+    watched.engine.add_request(P(40, 60), greedy(2), "B")
+    watched.run()
+    assert sentences(told_by(watched.trace()), "preempt")[0] == (
+        "B needs more blocks than are free (1), and it is the last one running: it gives up its own place."
+    )
+
+
+def test_by_priority_the_victim_is_the_least_important(mini):
+    watched = watch(mini, order="priority", num_blocks=6)
+    for name, priority in (("A", 3), ("B", 0), ("C", 1)):
+        watched.engine.add_request(P(20 * priority, 20 * priority + 7), greedy(6), name, priority)
+    watched.run()
+    assert sentences(told_by(watched.trace()), "preempt")[0] == (
+        "B needs a block and none is free. A has the lowest priority of those running, so it is the victim: back "
+        "to waiting; its 2 blocks will be freed and its 9 tokens computed again later."
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "sentence"),
+    [
+        ({"stop": ["w5 w6"]}, 'A is finished (stop): it wrote its stop text "w5 w6".'),
+        ({"stop_token_ids": [6]}, "A is finished (stop): it chose one of its stop tokens."),
+        ({"max_tokens": 2}, "A is finished (length): it has its 2 tokens."),
+        (
+            {"ignore_eos": False},
+            "A is finished (stop): it chose an end-of-sequence token.",
+        ),
+    ],
+    ids=str,
+)
+def test_the_end_says_what_ended_it(mini, params, sentence):
+    watched = watch(mini)
+    watched.engine.stop_token_ids = {7}
+    say(watched.engine, 3, [5, 6, 7, 8])
+    watched.generate([P(0, 3)], greedy(**{"max_tokens": 4, **params}), request_id=["A"])
+    assert sentences(told_by(watched.trace()), "finish") == [sentence]
+
+
+def test_a_stop_text_from_a_stranger_is_harmless(mini):
+    watched = watch(mini)
+    watched.engine.tokenizer = pieces_tokenizer(["a", "\x1b[31m\n", "b"])
+    say(watched.engine, 1, [1, 2])
+    watched.generate([[0]], greedy(2, stop=["\x1b[31m\n"]), request_id=["A"])
+    (text,) = sentences(told_by(watched.trace()), "finish")
+    assert text == 'A is finished (stop): it wrote its stop text "␛[31m⏎".'
+
+
+def test_a_rejection_gives_the_reason(mini):
+    watched = watch(mini, max_model_len=40)
+    watched.generate([[], [5, 999], P(0, 30)], greedy(20), request_id=[*"ABC"])
+    assert sentences(told_by(watched.trace()), "reject") == [
+        "A is rejected: the prompt is empty: give it at least one token.",
+        "B is rejected: the prompt's token id 999 is not in the vocabulary (0 to 127).",
+        "C is rejected: the prompt of 30 tokens + max_tokens 20 is over max_model_len 40: shorten one of them.",
+    ]
 
 
 def test_the_table_of_stops_is_whole():

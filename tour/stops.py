@@ -42,9 +42,9 @@ _ABOUT: dict[int, dict[str, str]] = {
     },
     2: {
         "schedule": "The scheduler begins or ends choosing the requests of this step.",
-        "admit": "A request has moved from waiting to running; its whole remaining prompt is in this step.",
+        "admit": "A request has moved from waiting to running: in this step its prompt is computed, or begun.",
         "chunk": "A prompt is longer than what is left of the token budget: only a piece of it runs now.",
-        "wait": "A request stays in the waiting queue, and this is the limit that stopped it.",
+        "wait": "A request gets nothing in this step, and this is the limit that stopped it.",
         "decode": "A running request is given one token in this step.",
         "preempt": "A running request lost its place, so that another one can grow; it will be recomputed.",
     },

@@ -112,7 +112,7 @@ def _wait(f: Facts, s: Facts) -> str:
 _WAIT: dict[str, Callable[[Facts], str]] = {
     "no_free_blocks": lambda f: f"needs {plural(f['needs'], 'block')}, free {f['free']}",
     "token_budget": lambda f: (
-        f"{f['needs']} tokens to compute, {f['left']} left of this step's budget"
+        f"{plural(f['needs'], 'token')} to compute, {f['left']} left of this step's budget"
     ),
     "max_num_seqs": lambda f: f"{f['running']} running, and {f['limit']} is the limit",
     "behind_chunk": lambda f: f"{f['behind']} takes all that is left of the budget, chunk by chunk",
@@ -131,14 +131,14 @@ def _decode(f: Facts, s: Facts) -> str:
 
 def _preempt(f: Facts, s: Facts) -> str:
     free = len(s["blocks"]["free"])
-    short = f"more blocks than the {free} that are" if free else "a block and none is"
+    short = f"more blocks than are free ({free})" if free else "a block and none is free"
     if f["seq"] == f["needed_by"]:
-        return f"{f['seq']} needs {short} free, and it is the last one running: it gives up its own place."
+        return f"{f['seq']} needs {short}, and it is the last one running: it gives up its own place."
     by_priority = f["why_this_one"] == "lowest priority"
     cause = "has the lowest priority of those running" if by_priority else "came last into running"
     where = "back to waiting" if by_priority else "back to the front of waiting"
     return (
-        f"{f['needed_by']} needs {short} free. {f['seq']} {cause}, so it is the victim: {where}; its "
+        f"{f['needed_by']} needs {short}. {f['seq']} {cause}, so it is the victim: {where}; its "
         f"{plural(f['blocks'], 'block')} will be freed and its {f['num_tokens']} tokens computed again later."
     )
 

@@ -218,7 +218,8 @@ class EngineProbe:
     def _decode(self, seq: Any) -> Told:
         self._num_decodes += 1
         facts = {"seq": seq.seq_id, "position": seq.num_cached_tokens}
-        return facts, [_set(seq, "num_scheduled_tokens", seq.num_scheduled_tokens)]
+        scheduled = _set(seq, "num_scheduled_tokens", seq.num_scheduled_tokens)
+        return facts, [scheduled, *self._no_longer_waits(seq)]
 
     def _preempt(self, seq: Any, needed_by: Any) -> Told:
         facts = {
