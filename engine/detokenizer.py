@@ -35,7 +35,7 @@ class Detokenizer:
         self._tokenizer = tokenizer
         # Of a few windows over the prompt's end, one that does not begin inside a character.
         windows = [prompt_token_ids[-n:] for n in range(self.CONTEXT, self.CONTEXT + 4)]
-        self._ids = list(min(windows, key=lambda ids: self._decode(ids).count(REPLACEMENT)))
+        self._ids = min(windows, key=lambda ids: self._decode(ids).count(REPLACEMENT))
         self._prefix = 0
         self._read = len(self._ids)
 

@@ -106,10 +106,9 @@ async def test_a_digit_runs_to_the_next_stop_of_its_group(key, stop):
 async def test_f_leaves_the_phase_and_brackets_find_marks():
     app = replay()
     async with app.run_test(size=WIDE) as pilot:
-        await press(pilot, "f")
-        assert app.session.cursor.event.stop == "schedule"
-        await press(pilot, "f")
-        assert app.session.cursor.event.stop == "can_allocate"
+        for stop in ("schedule", "sample", "step", "schedule"):
+            await press(pilot, "f")
+            assert app.session.cursor.event.stop == stop
         await press(pilot, ["]"])
         assert app.session.cursor.event.stop == "preempt"
         first = at(app)
@@ -144,6 +143,7 @@ async def test_c_and_C_find_the_breakpoints_of_the_scenario():
             app.session.cursor.event.stop == "preempt"
             or not app.session.cursor.state["blocks"]["free"]
         )
+        assert "Breakpoint: " in lines(app)[-1]
         await press(pilot, "cC")
         assert at(app)[1] == first
 
@@ -196,6 +196,8 @@ async def test_tab_zoom_view_and_help():
         assert "queues" in text(app)
         await press(pilot, ["question_mark"])
         assert "KEYS" in text(app)
+        await press(pilot, ["tab", "n", "z", "pagedown", "pagedown"])  # help has its own keys
+        assert "KEYS" not in text(app)
         await press(pilot, ["escape", "n"])
         assert at(app)[0] == 2
     app = replay()
@@ -284,11 +286,38 @@ async def test_a_list_that_was_scrolled_stays():
     """U4: what the user scrolled does not jump while the run goes on."""
     app = replay()
     async with app.run_test(size=NARROW) as pilot:
-        await press(pilot, "nnnnnnnnnn")
-        tables = app.screen.query_one("#batch")
-        await press(pilot, ["tab"] * 7 + ["shift+right"] * 3)
-        assert app.focused is tables
-        assert tables.virtual_size.width <= tables.size.width or tables.scroll_offset.x == 3
+        await press(pilot, ["home", "n", "tab", "pagedown"])
+        source = app.screen.query_one("#loop")
+        app.screen.set_focus(app.screen.query_one("#tables"))
+        before = source.scroll_offset
+        await press(pilot, "p")
+        assert source.scroll_offset == before
+
+
+async def test_the_batch_shows_whole_columns_and_moves_along():
+    """Half a number would be another number."""
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "nnn")
+        slots = app.session.cursor.state["batch"]["slot_mapping"]
+        assert len(slots) == 20
+
+        def shown() -> list[int]:
+            row = next(
+                line
+                for line in app.screen.query_one("#batch")._lines
+                if "slot_mapping" in line.plain
+            )
+            return [int(cell) for cell in row.plain.replace("│", " ").split()[1:]]
+
+        first = shown()
+        assert first == slots[: len(first)]
+        assert f"+{20 - len(first)} more" in text(app)
+        app.screen.set_focus(app.screen.query_one("#batch"))
+        await press(pilot, ["shift+right"] * 2)
+        assert shown() == slots[8 : 8 + len(shown())]
+        await press(pilot, ["shift+right"] * 9 + ["shift+left"] * 20)
+        assert shown() == first
 
 
 HOSTILE = [

@@ -70,6 +70,7 @@ class Source:
 
     name: str
     root: yaml.Node
+    settings: tuple[str, ...] = ()
 
     def line_of(self, path: str) -> int:
         """The line (from 1) of a dotted path such as `requests[2].prompt`, or of its nearest parent."""
@@ -89,7 +90,10 @@ class Source:
         return int(line) + 1
 
     def error(self, path: str, message: str) -> ScenarioError:
-        """A ScenarioError that names the file, the line and the field."""
+        """A ScenarioError that names the file, the line and the field; or the setting of the command line."""
+        for setting in self.settings:
+            if path == setting or path.startswith((setting + ".", setting + "[")):
+                return ScenarioError(f"--set {path}: {message}")
         where = f"{self.name}, line {self.line_of(path)}"
         return ScenarioError(f"{where}: {path}: {message}" if path else f"{where}: {message}")
 
@@ -101,7 +105,7 @@ def parse_scenario(
 
     Raises ScenarioError with the line and the field.
     """
-    source = Source(name, _compose(text, name))
+    source = Source(name, _compose(text, name), tuple(settings or ()))
     try:
         data = yaml.constructor.SafeConstructor().construct_document(source.root)
     except (yaml.YAMLError, RecursionError, ValueError) as error:

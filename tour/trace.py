@@ -105,6 +105,12 @@ def _read_head(line: bytes) -> _Head:
         return _Head()
 
 
+def ends_phase(event: Event) -> bool:
+    """Whether a phase of the step ends here: the scheduling, the model's pass, or the closing."""
+    ends = event.stop in ("schedule", "step") and event.facts.get("when") == "end"
+    return ends or event.stop == "sample"
+
+
 def event_body(line: bytes) -> bytes:
     """The part of an event line that does not depend on the clock: all before the closing `"t"` field."""
     cut = line.rfind(b',"t":')

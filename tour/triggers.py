@@ -67,10 +67,10 @@ class Narrator:
         return [trigger.text for trigger, _ in self._left]
 
 
-def find(cursor: Cursor, texts: Iterable[str], forward: bool) -> bool:
-    """Move `cursor` to the next (or last) place where one of the breakpoints `texts` triggers.
+def find(cursor: Cursor, texts: Iterable[str], forward: bool) -> str | None:
+    """Move `cursor` to the next (or last) place where one of the breakpoints `texts` triggers; return that one.
 
-    With none in that direction it goes to the end (or the start) and returns False.
+    With none in that direction it goes to the end (or the start) and returns None.
     """
     triggers = [Trigger(text) for text in texts]
     if forward:
@@ -79,16 +79,22 @@ def find(cursor: Cursor, texts: Iterable[str], forward: bool) -> bool:
         while not cursor.at_end:
             cursor.seek(cursor.position + 1)
             event = cursor.event
-            if event and any([trigger.hit(event, cursor.state) for trigger in triggers]):
-                return True
-        return False
+            if event and (hit := first_hit(triggers, event, cursor.state)):
+                return hit
+        return None
     return _find_back(cursor, triggers)
 
 
-def _find_back(cursor: Cursor, triggers: list[Trigger]) -> bool:
+def first_hit(triggers: Iterable[Trigger], event: Event, state: dict[str, Any]) -> str | None:
+    """Ask every trigger about this event, and return the first that triggers."""
+    hits = [trigger.text for trigger in triggers if trigger.hit(event, state)]
+    return hits[0] if hits else None
+
+
+def _find_back(cursor: Cursor, triggers: list[Trigger]) -> str | None:
     """A condition triggers at a position where it holds and at the one before does not."""
     if cursor.position == 0:
-        return False
+        return None
     cursor.seek(cursor.position - 1)
     here = [trigger.holds(cursor.event, cursor.state) for trigger in triggers]
     while cursor.position > 0:
@@ -97,6 +103,6 @@ def _find_back(cursor: Cursor, triggers: list[Trigger]) -> bool:
         for trigger, is_true, was_true in zip(triggers, here, before, strict=True):
             if is_true and (trigger.text in STOPS or not was_true):
                 cursor.seek(cursor.position + 1)
-                return True
+                return trigger.text
         here = before
-    return False
+    return None

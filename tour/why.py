@@ -37,7 +37,10 @@ def _ids(ids: list[Any], limit: int = 12) -> str:
 def _generate(f: Facts, s: Facts) -> str:
     if f["when"] == "begin":
         return f"{plural(f['num_requests'], 'request')} to run. The loop repeats step until all have finished."
-    return f"Every request has finished after {plural(s['step'], 'step')}: {_free(s)}."
+    after = f"after {plural(s['step'], 'step')}: {_free(s)}."
+    if f["num_rejected"]:
+        return f"The loop has ended, with {f['num_rejected']} of {f['num_requests']} requests rejected, {after}"
+    return f"Every request has finished {after}"
 
 
 def _free(s: Facts) -> str:
@@ -86,7 +89,7 @@ def _schedule(f: Facts, s: Facts) -> str:
 def _admit(f: Facts, s: Facts) -> str:
     text = f"{f['seq']} moves from waiting to running: {plural(f['num_scheduled_tokens'], 'token')} to compute"
     if f["num_cached_tokens"]:
-        text += f", {f['num_cached_tokens']} are already in the cache"
+        text += f"; {f['num_cached_tokens']} need no work, their keys and values are already there"
     if f["preemptions"]:
         text += ". It was preempted before: its prompt and its own output so far are computed again"
     return text + "."
@@ -133,7 +136,9 @@ def _preempt(f: Facts, s: Facts) -> str:
     free = len(s["blocks"]["free"])
     short = f"more blocks than are free ({free})" if free else "a block and none is free"
     if f["seq"] == f["needed_by"]:
-        return f"{f['seq']} needs {short}, and it is the last one running: it gives up its own place."
+        return (
+            f"{f['seq']} needs {short}, and it is the last one running: it gives up its own place."
+        )
     by_priority = f["why_this_one"] == "lowest priority"
     cause = "has the lowest priority of those running" if by_priority else "came last into running"
     where = "back to waiting" if by_priority else "back to the front of waiting"
@@ -152,7 +157,7 @@ def _can_allocate(f: Facts, s: Facts) -> str:
         else f"{new} new. "
     )
     if f["needs"] != new:
-        text += f"{f['needs'] - new} of the hits lie on the free list and are charged too. "
+        text += f"Of the hits, {f['needs'] - new} on the free list: charged too. "
     return text + f"Free: {f['free']}. " + ("It fits." if f["ok"] else "It does not fit.")
 
 
@@ -183,9 +188,9 @@ def _may_append(f: Facts, s: Facts) -> str:
 
 
 def _hash_blocks(f: Facts, s: Facts) -> str:
-    verb = "is" if len(f["block_ids"]) == 1 else "are"
+    what, verb = ("Block", "is") if len(f["block_ids"]) == 1 else ("Blocks", "are")
     return (
-        f"Block {_ids(f['block_ids'])} of {f['seq']} {verb} full now: known to the prefix cache under a hash "
+        f"{what} {_ids(f['block_ids'])} of {f['seq']} {verb} full now: known to the prefix cache under a hash "
         "of all tokens up to the block's end."
     )
 

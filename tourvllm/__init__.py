@@ -15,8 +15,12 @@ __all__ = ["LLM", "SamplingParams"]
 def __getattr__(name: str) -> Any:
     """`LLM` and `SamplingParams` on demand: importing the package must not import torch."""
     if name == "LLM":
-        from .llm import LLM
-
+        try:
+            from .llm import LLM
+        except ImportError as error:
+            raise ImportError(
+                f"LLM needs the engine ({error}). Install it with: pip install 'tourvllm[engine]'"
+            ) from error
         return LLM
     if name == "SamplingParams":
         from .engine.sampling_params import SamplingParams

@@ -98,7 +98,7 @@ def run(
     if attention:
         settings["engine.attention"] = attention
     file = find_scenario(scenario)
-    plan = make_plan(file.name, file.text, settings)
+    plan = make_plan(file.name, file.text, settings, file.where)
     path = trace_path(plan.name, record)
     if plain or not _has_terminal():
         from .plain_run import run_plain

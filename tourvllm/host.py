@@ -14,8 +14,8 @@ import msgspec
 from .plan import make_plan
 from .tour.recorder import FileSink, Recorder, Sink
 from .tour.stops import group_of
-from .tour.trace import Event
-from .tour.triggers import Trigger
+from .tour.trace import Event, ends_phase
+from .tour.triggers import Trigger, first_hit
 
 Command = dict[str, Any]
 Send = Callable[[bytes], None]
@@ -67,12 +67,14 @@ class Stepper:
     def after(self, event: Event) -> None:
         """Called after each event; returns when the engine may go on."""
         self._last = event
-        paused = self._halts_at(event)
+        # Conditions trigger where they become true, so each one is asked at each event.
+        hit = first_hit(self._triggers, event, self._recorder.state)
+        paused = hit is not None or self._reached(event)
         while not paused and not self._commands.empty():
             paused = not self._take(self._commands.get())
         if paused:
             self._recorder.flush()
-            self._say("paused")
+            self._say("paused", breakpoint=hit)
             self.wait()
 
     def _take(self, command: Command) -> bool:
@@ -90,21 +92,21 @@ class Stepper:
             trigger.hit(self._last or Event(-1, 0, ""), self._recorder.state)
         return True
 
-    def _halts_at(self, event: Event) -> bool:
-        # Conditions trigger where they become true, so each one is asked at each event.
-        hits = [trigger.hit(event, self._recorder.state) for trigger in self._triggers]
+    def _reached(self, event: Event) -> bool:
+        """Whether the goal of the last `go` is here."""
         until = self._goal.get("until")
         if until == "event":
             return True
         if until == "step":
             return event.stop == "step" and event.facts["when"] == "end"
+        if until == "phase":
+            return ends_phase(event)
         if until == "stop":
             return bool(event.stop == self._goal["name"])
-        if until in ("group", "leave"):
+        if until == "group":
             group = group_of(event.stop)
-            same = group is not None and group.key == self._goal["group"]
-            return same if until == "group" else not same
-        return any(hits)
+            return group is not None and group.key == self._goal["group"]
+        return False
 
 
 def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -> bool:

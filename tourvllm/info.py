@@ -35,16 +35,10 @@ def _line(name: str, text: str) -> str:
 
 
 def _marks(trace: Trace) -> str:
-    words = {
-        "P": "preemptions",
-        "F": "finished",
-        "E": "evictions",
-        "R": "rejected",
-        "B": "bookmarks",
-    }
+    words = {"P": "preempt", "F": "finish", "E": "evict", "R": "reject", "B": "bookmark"}
     counts = Counter(mark.letter for mark in trace.marks)
     return (
-        ", ".join(f"{counts[letter]} {word}" for letter, word in words.items() if counts[letter])
+        ", ".join(f"{word} {counts[letter]}" for letter, word in words.items() if counts[letter])
         or "none"
     )
 

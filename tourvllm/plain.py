@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import click
-
 from .tour.errors import ExpressionError
 from .tour.expressions import evaluate, names
 from .tour.text import line, printable, token
@@ -24,6 +22,22 @@ class PlainWalk:
         self._watch = watch or []
         self._told: list[str] = []
         self._notes: list[str] = []
+        self._rejected: list[dict[str, Any]] = []
+
+    def title(self, title: str, about: str) -> None:
+        """Write what the scenario is about."""
+        self._write(
+            "\n".join(printable(text) for text in [title, *about.strip().splitlines()]) + "\n"
+        )
+
+    def _answers(self, state: dict[str, Any]) -> list[str]:
+        """What became of each request."""
+        rows = [
+            (seq_id, str(seq["finish_reason"]), line("".join(seq["text"])).strip())
+            for seq_id, seq in state["seqs"].items()
+        ]
+        rows += [(str(f["seq"]), "rejected", str(f["reason"])) for f in self._rejected]
+        return [printable(f"{seq_id:<4} {ended:<9} {text}") for seq_id, ended, text in sorted(rows)]
 
     def note(self, say: str) -> None:
         """Take in a narration that belongs to the event that comes next."""
@@ -35,9 +49,13 @@ class PlainWalk:
             self._told.append(f"  {event.stop:<13} {why(event, state)}")
         self._told += self._notes
         self._notes.clear()
+        if event.stop == "reject":
+            self._rejected.append(event.facts)
         if event.stop == "generate":
             self._write("\n".join([why(event, state), *self._told]) + "\n")
             self._told.clear()
+            if event.facts.get("when") == "end":
+                self._write("\n".join(self._answers(state)))
         elif event.stop == "step" and event.facts.get("when") == "end":
             self._write("\n".join(self._block(event, state)) + "\n")
             self._told.clear()
@@ -62,7 +80,7 @@ class PlainWalk:
         for seq_id in state["running"] + state["waiting"]:
             seq = state["seqs"][seq_id]
             if seq["block_table"]:
-                fill = f"{seq['num_cached_tokens']} of {seq['num_tokens']} tokens cached, {size} a block"
+                fill = f"{seq['num_cached_tokens']} of {seq['num_tokens']} tokens computed, {size} a block"
                 lines.append(f"  table {seq_id:<4} [{_numbers(seq['block_table'])}]  {fill}")
         return lines
 
@@ -115,8 +133,8 @@ def batch_pieces(state: dict[str, Any]) -> list[str]:
     return pieces
 
 
-def waits_for(seq: dict[str, Any]) -> str:
-    """Why a waiting request waits, in a few words: `needs 4, free 1`."""
+def waits_for(seq: dict[str, Any], free: int) -> str:
+    """Why a waiting request waits, in a few words: `needs 4 blocks, free 1`. `free`: blocks that are free now."""
     reason = seq.get("waits_for")
     if not reason:
         if seq["num_cached_tokens"]:
@@ -124,7 +142,9 @@ def waits_for(seq: dict[str, Any]) -> str:
         return "preempted" if seq["preemptions"] else "new"
     cause = reason.get("cause")
     if cause == "no_free_blocks":
-        return f"needs {reason['needs']} blocks, free {reason['free']}"
+        if reason["free"] != free:  # asked earlier in the step, when it was another number
+            return f"needed {reason['needs']} blocks, {reason['free']} were free"
+        return f"needs {reason['needs']} blocks, free {free}"
     if cause == "token_budget":
         return f"needs {reason['needs']} of the budget, left {reason['left']}"
     if cause == "max_num_seqs":
@@ -136,7 +156,7 @@ def waits_for(seq: dict[str, Any]) -> str:
 
 def _waiting(state: dict[str, Any], seq_id: str) -> str:
     seq = state["seqs"][seq_id]
-    return f"{seq_id} ({seq['num_tokens']} tokens; {waits_for(seq)})"
+    return f"{seq_id} ({seq['num_tokens']} tokens; {waits_for(seq, len(state['blocks']['free']))})"
 
 
 def _row(name: str, entries: list[str]) -> str:
@@ -151,8 +171,3 @@ def _limited(entries: list[str], limit: int) -> str:
 def _numbers(values: list[int], limit: int = 16) -> str:
     shown = " ".join(map(str, values[:limit]))
     return shown + (f" .. {values[-1]}" if len(values) > limit else "")
-
-
-def echo(text: str) -> None:
-    """Write to the terminal or the pipe."""
-    click.echo(text)

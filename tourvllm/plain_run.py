@@ -14,7 +14,6 @@ from .plan import Plan
 from .tour.cursor import Cursor
 from .tour.errors import TraceError, VerifyError
 from .tour.recorder import FileSink
-from .tour.text import printable
 from .tour.trace import Event, Trace
 
 ENGINE_HELP = "the engine is not installed. Install it with: pip install 'tourvllm[engine]'"
@@ -64,17 +63,14 @@ def run_plain(plan: Plan, path: Path, steps: int | None, verify: bool) -> int:
 def _print_run(plan: Plan, sink: FileSink, steps: int | None, verify: bool) -> None:
     from .runs import Run, Stopped
 
-    about = "\n".join(printable(text) for text in plan.scenario.about.strip().splitlines())
-    click.echo(f"{printable(plan.scenario.title)}\n{about}\n")
     walk = PlainWalk(click.echo, plan.scenario.watch)
+    walk.title(plan.scenario.title, plan.scenario.about)
     run = Run(plan, [sink], verify, _loading_progress())
     run.narrate = walk.note
     run.listeners.append(lambda event: walk.event(event, run.state))
     if steps:
         run.listeners.append(lambda event: _stop_after(event, steps, Stopped))
-    for output in run.run():
-        text = printable(output.error or output.text.replace("\n", "⏎"))
-        click.echo(f"{output.request_id:<4} {output.finish_reason:<9} {text}")
+    run.run()
 
 
 def _loading_progress() -> Callable[[float], None]:
@@ -100,6 +96,7 @@ def replay_plain(trace: Trace) -> int:
     """Print a recorded run. 0 when the trace is whole, 1 when it is cut short or damaged."""
     watch = trace.table("scenario").get("watch")
     walk = PlainWalk(click.echo, watch if isinstance(watch, list) else [])
+    walk.title(trace.table("scenario").get("title", ""), trace.table("scenario").get("about", ""))
     cursor = Cursor(trace)
     for note in trace.notes.get(0, []):
         walk.note(str(note.get("say", "")))

@@ -11,8 +11,8 @@ from .engine.hub import HUB_ID
 from .engine.request import Prompt, Request
 from .engine.sampling_params import SamplingParams
 from .errors import UsageError
+from .tour.scenario import Narration, Scenario, Source, letters, parse_scenario
 from .tour.scenario import Request as ScenarioRequest
-from .tour.scenario import Scenario, Source, letters, parse_scenario
 
 TINY = "tiny"
 
@@ -30,10 +30,24 @@ class Plan:
     model: str
 
 
-def make_plan(name: str, text: str, settings: dict[str, Any] | None = None) -> Plan:
-    """Check a scenario's text and lay out its requests. Raises ScenarioError or UsageError."""
+SAME_STORY = {"engine.device", "engine.attention"}
+"""Settings that change nothing of what happens, so that a scenario's narration stays true."""
+
+
+def make_plan(
+    name: str, text: str, settings: dict[str, Any] | None = None, where: str | None = None
+) -> Plan:
+    """Check a scenario's text and lay out its requests. Raises ScenarioError or UsageError.
+
+    `where` is what errors call the file. Changed settings make another story than the one that the scenario's
+    narration tells, so they take its place.
+    """
     settings = settings or {}
-    scenario, source = parse_scenario(text, name, settings)
+    scenario, source = parse_scenario(text, where or name, settings)
+    changes = [f"{key}={value}" for key, value in settings.items() if key not in SAME_STORY]
+    if changes and scenario.tour:
+        say = f"Settings were changed ({', '.join(changes)}): the narration is of another story and left out."
+        scenario.tour = [Narration(at="generate", say=say)]
     try:
         engine = EngineConfig.from_dict(scenario.engine)
     except ConfigError as error:

@@ -45,6 +45,7 @@ class EngineProbe:
         self._waits: dict[str, Facts] = {}
         self._phase = "idle"
         self._num_decodes = 0
+        self._num_rejected = 0
 
     def __call__(self, stop: str, /, **given: Any) -> None:
         """Record one stop, with the line of the code that called."""
@@ -76,7 +77,8 @@ class EngineProbe:
     # 1 The outer loop
 
     def _generate(self, when: str, num_requests: int) -> Told:
-        return {"when": when, "num_requests": num_requests}, []
+        facts = {"when": when, "num_requests": num_requests, "num_rejected": self._num_rejected}
+        return facts, []
 
     def _add_request(self, seq: Any) -> Told:
         size = seq.block_size
@@ -125,6 +127,7 @@ class EngineProbe:
         return [["set", [queue], new]]
 
     def _reject(self, request_id: str, token_ids: list[int], params: Any, reason: str) -> Told:
+        self._num_rejected += 1
         facts = {
             "seq": request_id,
             "num_prompt_tokens": len(token_ids),
@@ -138,6 +141,7 @@ class EngineProbe:
             return {"when": when}, [
                 ["set", ["step"], self._num_steps + 1],
                 ["set", ["phase"], "schedule"],
+                ["set", ["batch"], None],
             ]
         scheduler, manager = self.engine.scheduler, self.engine.block_manager
         facts = {
@@ -160,7 +164,7 @@ class EngineProbe:
     ) -> Told:
         if when == "begin":
             self._num_decodes = 0
-            return {"when": when, "budget": budget}, [["set", ["batch"], None]]
+            return {"when": when, "budget": budget}, []
         seqs = seqs or []
         self._phase = "idle"
         if seqs:

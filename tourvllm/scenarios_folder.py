@@ -10,10 +10,11 @@ from .tour.scenario import MAX_BYTES
 
 @dataclass(frozen=True)
 class ScenarioFile:
-    """A scenario's short name and its text."""
+    """A scenario's short name, its text, and what to call the file."""
 
     name: str
     text: str
+    where: str
 
 
 def bundled_names() -> list[str]:
@@ -28,7 +29,8 @@ def bundled_names() -> list[str]:
 
 def bundled(name: str) -> ScenarioFile:
     """The bundled scenario called `name`."""
-    return ScenarioFile(name, (files("tourvllm.scenarios") / f"{name}.yaml").read_text("utf-8"))
+    text = (files("tourvllm.scenarios") / f"{name}.yaml").read_text("utf-8")
+    return ScenarioFile(name, text, f"{name}.yaml")
 
 
 def find_scenario(path_or_name: str) -> ScenarioFile:
@@ -43,7 +45,7 @@ def find_scenario(path_or_name: str) -> ScenarioFile:
                 raise UsageError(
                     f"{path} has {path.stat().st_size:,} bytes; a scenario has {MAX_BYTES:,} at most"
                 )
-            return ScenarioFile(name, path.read_text("utf-8"))
+            return ScenarioFile(name, path.read_text("utf-8"), str(path))
         if path.is_dir():
             raise UsageError(f"{path} is a folder: name a scenario file in it")
     except UnicodeDecodeError as error:

@@ -31,11 +31,11 @@ from .view import View, look
 
 VIEWS = {
     "state": ("why", "queues", "tables", "batch"),
-    "code": ("loop", "source", "why"),
-    "blocks": ("queues", "pool", "tables"),
-    "output": ("output",),
+    "code": ("loop", "source", "why", "timeline"),
+    "blocks": ("queues", "pool", "tables", "timeline"),
+    "output": ("output", "timeline"),
 }
-"""What each view of a small terminal shows, beside the timeline."""
+"""What each view of a small terminal shows."""
 
 NARROW_BELOW = (110, 32)
 PLAY_SECONDS = 0.5
@@ -56,7 +56,7 @@ class TourApp(App[None]):
         Binding("c", "move('run_on')", "continue to a breakpoint"),
         Binding("C", "move('run_back')", "back to a breakpoint"),
         *(Binding(str(key), f"group({key})", f"to group {key}") for key in range(1, 7)),
-        Binding("f", "move('finish_group')", "finish this phase"),
+        Binding("f", "move('finish_phase')", "finish this phase"),
         Binding("right_square_bracket", "move('next_mark')", "next mark"),
         Binding("left_square_bracket", "move('previous_mark')", "mark before"),
         Binding("home", "move('go_to_start')", "start"),
@@ -197,7 +197,7 @@ class TourApp(App[None]):
         if self._zoomed:
             self._show_only({self._zoomed})
         else:
-            self._show_only({*VIEWS[self._view_name], "timeline"} if narrow else None)
+            self._show_only(set(VIEWS[self._view_name]) if narrow else None)
         tabs = Text(" ")
         for view_name in VIEWS:
             tabs.append(
@@ -256,8 +256,8 @@ class TourApp(App[None]):
         self._show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While a number is typed, keys are text."""
-        return self._typed is None
+        """While a number is typed, keys are text; while help is open, they are its own."""
+        return self._typed is None and len(self.screen_stack) == 1
 
     def on_key(self, event: events.Key) -> None:
         """Take in a number that is being typed; Escape leaves it, and the zoom."""
@@ -291,7 +291,7 @@ class TourApp(App[None]):
         pane = panes[(at + step) % len(panes)]
         if self._zoomed:
             self._zoomed = pane.id
-        elif pane.id != "timeline" and pane.id not in VIEWS[self._view_name]:
+        elif pane.id not in VIEWS[self._view_name]:
             self._view_name = next(
                 (name for name, ids in VIEWS.items() if pane.id in ids), self._view_name
             )

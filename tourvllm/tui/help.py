@@ -15,7 +15,7 @@ n  →         one engine step on
 p  ←         one engine step back
 s  S         one stop on, one stop back
 c  C         on, or back, to a breakpoint of the scenario; with none, to the end
-f            on to the end of this phase: the first stop of another group
+f            on to the end of this phase: scheduling, the model's pass, the closing
 [  ]         back, or on, to a mark of the timeline: preempt, finish, evict, reject
 1 .. 6       on to the next stop of that group
 Home  End    the start, the end of what is recorded
@@ -30,12 +30,16 @@ q            quit
 
 SIGNS = """\
 A            a request; its letter and colour are the same everywhere
-·  :  ×      a free block; free, its content still cached; freed just now
+·  :  ×      a free block; free, its content still remembered; freed just now
 underlined   a block that several requests share
 reversed     a block taken just now
 bold         changed: by this stop, or at the end of a step by that step
 ▶  →         the line that just ran; the line of the next stop, if recorded
 14t+1        a request of 14 tokens, 1 of them scheduled in this step
+13+1/14      13 tokens computed (their keys and values are in the cache) and 1
+             scheduled, of 14; last 1/4: its last block holds 1 token of 4
+num_tokens   of a step: positive for prompts, negative for decodes (nano-vllm)
+timeline     tokens a step: blue prefill, yellow decode, green mixed
 """
 
 
@@ -44,8 +48,6 @@ class HelpScreen(ModalScreen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q", "dismiss", "Back"),
-        Binding("up", "scroll('up')", show=False),
-        Binding("down", "scroll('down')", show=False),
     ]
 
     def compose(self) -> ComposeResult:
@@ -62,7 +64,6 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll():
             yield Static(text, markup=False)
 
-    def action_scroll(self, direction: str) -> None:
-        """Scroll the page."""
-        page = self.query_one(VerticalScroll)
-        page.scroll_relative(y=-2 if direction == "up" else 2, animate=False)
+    def on_mount(self) -> None:
+        """The page takes the scrolling keys."""
+        self.query_one(VerticalScroll).focus()

@@ -150,14 +150,14 @@ class WhyPane(Pane):
             first, *rest = wrap(printable(f"{view.event.stop}  {view.why}"), width)
             lines += [Text.assemble(stop, first.plain[len(stop) :]), *rest]
         # A step as a whole is told in order; while it runs, the newest word comes first.
-        for note in view.notes if view.decisions else view.notes[::-1]:
+        for note in view.notes if view.at_step_end else view.notes[::-1]:
             lines += wrap(
                 "» " + one_line(" ".join(note.split())), width, Style(italic=True, color="cyan")
             )
         for decision in view.decisions:
             lines += wrap("· " + printable(decision), width)
         lines += self._watched(view, width)
-        if view.next_event and not view.decisions:
+        if view.next_event and not view.at_step_end:
             at = view.next_event.at
             where = f"  {at[0]}:{at[1]}" if at else ""
             lines.append(Text(printable(f"next: {view.next_event.stop}{where}"), style=DIM))
@@ -202,7 +202,11 @@ class QueuesPane(Pane):
     def _waiting_entry(self, view: View, seq_id: str) -> Text:
         seq = view.state["seqs"][seq_id]
         style = BOLD if view.is_new("seqs", seq_id, "waits_for") else Style()
-        text = Text.assemble(name(view, seq_id), f" {seq['num_tokens']}t ", (waits_for(seq), style))
+        text = Text.assemble(
+            name(view, seq_id),
+            f" {seq['num_tokens']}t ",
+            (waits_for(seq, len(view.state["blocks"]["free"])), style),
+        )
         if seq["preemptions"] and seq["waits_for"]:
             text.append(
                 " preempted" + (f" {seq['preemptions']}x" if seq["preemptions"] > 1 else ""),
@@ -266,7 +270,7 @@ class PoolPane(Pane):
         )
         lines.append(
             Text.assemble(
-                ("· free  : cached  × freed  ", DIM),
+                ("free: ·  : remembered  × now  ", DIM),
                 ("A", NEW),
                 (" new  ", DIM),
                 ("A", Style(underline=True)),
@@ -314,7 +318,9 @@ class TablesPane(Pane):
         size, owners = view.state["blocks"]["size"], view.state["blocks"]["owners"]
         head = Text.assemble(name(view, seq_id), " ")
         cached, scheduled = seq["num_cached_tokens"], seq["num_scheduled_tokens"]
-        tail = f"  {cached}{f'+{scheduled}' if scheduled else ''}/{seq['num_tokens']}{'' if short else ' cached'}"
+        tail = f"  {cached}{f'+{scheduled}' if scheduled else ''}/{seq['num_tokens']}"
+        if not short:
+            tail += " computed"
         last = cached + scheduled - (len(seq["block_table"]) - 1) * size
         if 0 < last <= size and not short:
             tail += f", last {last}/{size}"
@@ -349,9 +355,27 @@ def _side_by_side(lines: list[Text], width: int) -> list[Text]:
 
 
 class BatchPane(Pane):
-    """The flat batch of this step: one column a token, with the arithmetic that gives its KV slot."""
+    """The flat batch of this step: one column a token, with the arithmetic that gives its KV slot.
+
+    Only whole columns are shown, for half a number is another number; Shift+arrows move along the batch.
+    """
 
     TITLE = "batch tensors"
+    ROWS = ("cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping")
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self._first = 0
+
+    def action_scroll_right(self) -> None:
+        """Move along the batch."""
+        self._first += 4
+        self._rebuild()
+
+    def action_scroll_left(self) -> None:
+        """Move back along the batch."""
+        self._first = max(0, self._first - 4)
+        self._rebuild()
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         batch = view.state["batch"]
@@ -367,52 +391,60 @@ class BatchPane(Pane):
         self.border_title = (
             f"batch tensors · {printable(str(phase))} · slot = block_id * block_size + offset"
         )
-        rows = self._columns(view, batch)
-        order = ["cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping"]
-        if height < 6:
-            order.remove("block*size+off")
-        lines = [rows[key] for key in order]
-        lines.append(
-            Text.assemble(
-                ("cu_seqlens_q ", DIM),
-                _numbers(batch["cu_seqlens_q"]),
-                ("  cu_seqlens_k ", DIM),
-                _numbers(batch["cu_seqlens_k"]),
-                ("  context_lens ", DIM),
-                _numbers(batch["context_lens"]),
-            )
-        )
-        return lines
+        shown = [row for row in self.ROWS if height >= 6 or row != "block*size+off"]
+        lines = {row: Text.assemble((f"{row:<15}", DIM)) for row in shown}
+        columns = self._columns(view, batch)
+        self._first = min(self._first, max(0, len(columns) - 1))
+        room = width - 15 - 10
+        number = self._first
+        while number < len(columns) and columns[number]["token"].cell_len <= room:
+            room -= columns[number]["token"].cell_len
+            for row in shown:
+                lines[row].append_text(columns[number][row])
+            number += 1
+        if hidden := len(columns) - number:
+            lines["token"].append(f" +{hidden} more", style=BOLD)
+        return [*lines.values(), self._lengths(batch, width)]
 
-    def _columns(self, view: View, batch: dict[str, Any]) -> dict[str, Text]:
+    def _lengths(self, batch: dict[str, Any], width: int) -> Text:
+        """The lists that have one entry a request, each as long as there is room for."""
+        names = ("cu_seqlens_q", "cu_seqlens_k", "context_lens")
+        room = (width - sum(len(key) + 2 for key in names)) // len(names)
+        parts = [((f"{key} ", DIM), _numbers(batch[key], room) + "  ") for key in names]
+        return Text.assemble(*(piece for part in parts for piece in part))
+
+    def _columns(self, view: View, batch: dict[str, Any]) -> list[dict[str, Text]]:
+        """For each token of the batch its cells, all equally wide, by row."""
         size = view.state["blocks"]["size"]
-        labels = ("cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping")
-        rows = {label: Text.assemble((f"{label:<15}", DIM)) for label in labels}
         pieces, starts = batch_pieces(view.state), batch["cu_seqlens_q"]
+        columns = []
         for seq_id, first, end in zip(batch["seqs"], starts, starts[1:], strict=False):
-            for row in range(first, end):
-                slot, position = batch["slot_mapping"][row], batch["positions"][row]
+            for number in range(first, end):
+                slot, opens = batch["slot_mapping"][number], number == first
+                head = Text.assemble((f"{first} ", BOLD), name(view, seq_id)) if opens else Text()
                 cells = {
-                    "cu_seqlens_q": f"{first} {seq_id}" if row == first else "",
-                    "token": shown_token(pieces[row]),
-                    "position": str(position),
-                    "block*size+off": f"{slot // size}*{size}+{slot % size}",
-                    "slot_mapping": str(slot),
+                    "cu_seqlens_q": head,
+                    "token": Text(shown_token(pieces[number]), style=tint(view, seq_id)),
+                    "position": Text(str(batch["positions"][number])),
+                    "block*size+off": Text(f"{slot // size}*{size}+{slot % size}"),
+                    "slot_mapping": Text(str(slot)),
                 }
-                wide = max(Text(cell).cell_len for cell in cells.values())
-                for label, cell in cells.items():
-                    border = "│" if row == first else " "
-                    text = Text(cell, style=tint(view, seq_id) if label == "token" else "")
-                    if label == "cu_seqlens_q" and row == first:
-                        text = Text.assemble((f"{first} ", BOLD), name(view, seq_id))
-                    text.pad_right(wide - text.cell_len)
-                    rows[label] = Text.assemble(rows[label], (border, DIM), text)
-        return rows
+                wide = max(cell.cell_len for cell in cells.values())
+                for cell in cells.values():
+                    cell.pad_right(wide - cell.cell_len)
+                border = ("│" if opens else " ", DIM)
+                columns.append({row: Text.assemble(border, cell) for row, cell in cells.items()})
+        return columns
 
 
-def _numbers(values: list[Any], limit: int = 40) -> str:
-    shown = " ".join(map(str, values[:limit]))
-    return shown + (f" .. {values[-1]}" if len(values) > limit else "")
+def _numbers(values: list[Any], room: int) -> str:
+    """The numbers in at most `room` cells: whole ones only, and the last one in any case."""
+    shown = " ".join(map(str, values))
+    if len(shown) <= room:
+        return shown
+    last = f" .. {values[-1]}"
+    shown = shown[: max(0, room - len(last)) + 1]
+    return shown[: shown.rfind(" ")] + last if " " in shown else last.strip()
 
 
 class OutputPane(Pane):

@@ -14,7 +14,7 @@ from ..host import FIRST_HALT, Command
 from ..tour.cursor import Cursor
 from ..tour.errors import TraceError
 from ..tour.stops import MARKS, group_of
-from ..tour.trace import Trace
+from ..tour.trace import Trace, ends_phase
 from ..tour.triggers import find
 from .links import Link
 
@@ -119,17 +119,16 @@ class Session:
         else:
             self._say_end()
 
-    def finish_group(self) -> None:
-        """On to the first stop of another group: the end of this phase."""
+    def finish_phase(self) -> None:
+        """On to the end of this phase of the step: the scheduling, the model's pass, the closing."""
         cursor = self._cursor()
-        here = group_of(cursor.event.stop) if cursor.event else None
         for position in range(cursor.position + 1, len(self.trace) + 1):
-            if group_of(self.trace.event(position - 1).stop) is not here:
+            if ends_phase(self.trace.event(position - 1)):
                 cursor.seek(position)
                 return
         cursor.seek(len(self.trace))
         if self._can_drive():
-            self._drive({"until": "leave", "group": here.key if here else 0})
+            self._drive({"until": "phase"})
         else:
             self._say_end()
 
@@ -158,16 +157,20 @@ class Session:
     def run_on(self) -> None:
         """To the next breakpoint; with none ahead, to the end."""
         cursor = self._cursor()
-        if cursor.at_end or not find(cursor, self.breakpoints, forward=True):
-            if self._can_drive():
-                self._drive({"until": "break", "breakpoints": self.breakpoints})
-            else:
-                self._say_end()
+        hit = None if cursor.at_end else find(cursor, self.breakpoints, forward=True)
+        if hit is not None:
+            self.message = f"Breakpoint: {hit}"
+        elif self._can_drive():
+            self._drive({"until": "break", "breakpoints": self.breakpoints})
+        else:
+            self._say_end()
 
     def run_back(self) -> None:
         """Back to the last breakpoint; with none behind, to the start."""
-        if not find(self._cursor(), self.breakpoints, forward=False):
-            self.message = "No breakpoint before this: this is the start."
+        hit = find(self._cursor(), self.breakpoints, forward=False)
+        self.message = (
+            f"Breakpoint: {hit}" if hit else "No breakpoint before this: this is the start."
+        )
 
     def go_to_step(self, number: int) -> None:
         """To the end of step `number`, if it is recorded."""
@@ -228,6 +231,12 @@ class Session:
                 self.cursor = Cursor(self.trace)
                 self._drive(FIRST_HALT)
         elif kind == "paused":
+            if (
+                said.get("breakpoint")
+                and self._goal
+                and self._goal["breakpoints"] == self.breakpoints
+            ):
+                self.message = f"Breakpoint: {said['breakpoint']}"
             self._arrive()
         elif kind == "done":
             self._end()

@@ -26,6 +26,7 @@ class View:
     why: str = ""
     notes: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
+    at_step_end: bool = False
     hues: dict[str, int] = field(default_factory=dict)
 
     def is_new(self, *path: str) -> bool:
@@ -56,6 +57,7 @@ def look(cursor: Cursor) -> View:
             for note in trace.notes.get(position, ())
         ),
         decisions=_decisions(cursor, first) if cursor.at_step_end else (),
+        at_step_end=cursor.at_step_end,
         hues={seq_id: index for index, seq_id in enumerate(cursor.state.get("seqs") or ())},
     )
 
