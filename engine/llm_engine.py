@@ -39,14 +39,19 @@ class LLMEngine:
         self.model_runner = ModelRunner(folder, self.model_config, self.config, progress)
         self.stop_token_ids = self.model_config.eos_token_ids | _eos_of(self.tokenizer)
         self.max_model_len = self._max_model_len()
+        self.probe: Probe | None = None
+        self._num_requests = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with no request and nothing cached, whatever state an interruption has left."""
         self.block_manager = BlockManager(
             self.config.num_blocks, self.config.block_size, self.config.prefix_caching
         )
         policy = MixedScheduler if self.config.policy == "mixed" else Scheduler
         self.scheduler = policy(self.config, self.block_manager)
-        self.probe: Probe | None = None
         self._seqs: dict[str, Sequence] = {}
-        self._num_requests = 0
+        self.attach(self.probe)
 
     def attach(self, probe: Probe | None) -> None:
         """Let `probe` listen to every stop (None: nobody listens)."""
@@ -186,11 +191,6 @@ class LLMEngine:
         seq = self._seqs.pop(request_id, None)
         if seq:
             self.scheduler.finish(seq, "abort")
-
-    def abort_all(self) -> None:
-        """Drop all live requests."""
-        for request_id in list(self._seqs):
-            self.abort(request_id)
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes. Raises EngineError while a request holds a block."""

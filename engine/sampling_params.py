@@ -45,7 +45,7 @@ class SamplingParams:
         for name, (test, wanted) in _RULES.items():
             value = getattr(self, name)
             if not test(value):
-                raise RequestError(f"{name} must be {wanted}, not {value!r}")
+                raise RequestError(f"{name} must be {wanted}, not {value!r:.60}")
         if self.min_tokens > self.max_tokens:
             raise RequestError(f"min_tokens {self.min_tokens} is over max_tokens {self.max_tokens}")
 
@@ -64,7 +64,12 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) < 1e300
+        and math.isfinite(value)
+    )
 
 
 _RULES: dict[str, tuple[Any, str]] = {

@@ -275,8 +275,10 @@ class Life(RuleBasedStateMachine):
             assert seq.finish_reason == "abort"
         assert name not in self.engine._seqs
 
-    @rule()
-    def reset_the_cache(self):
+    @rule(when_idle=st.booleans())
+    def reset_the_cache(self, when_idle):
+        if when_idle:
+            self._finish()
         manager = self.engine.block_manager
         if len(manager.free_block_ids) < self.num_blocks:
             with pytest.raises(EngineError):
@@ -289,14 +291,18 @@ class Life(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "watched"):
             return
-        for _ in range(2000):
-            if self.engine.is_finished():
-                break
-            self._step()
+        self._finish()
         assert not self.live
         assert not self.engine._seqs
         check_idle(self.watched.state)
         self._note()
+
+    def _finish(self) -> None:
+        for _ in range(2000):
+            if self.engine.is_finished():
+                return
+            self._step()
+        raise AssertionError("the loop does not end")
 
     def _step(self) -> None:
         outputs, num_tokens = self.engine.step()

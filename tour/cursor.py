@@ -1,5 +1,6 @@
 """A place in a trace and the state there: forwards, backwards, to any event, to any step."""
 
+from collections import deque
 from typing import Any
 
 from .patch import Patch, apply, undo
@@ -20,7 +21,7 @@ class Cursor:
         self.trace = trace
         self.position = 0
         self.state: dict[str, Any] = trace.initial_state()
-        self._undo: list[list[tuple[Any, ...]]] = []
+        self._undo: deque[list[tuple[Any, ...]]] = deque(maxlen=FAR)
 
     @property
     def event(self) -> Event | None:
@@ -97,3 +98,4 @@ class Cursor:
             raise
         self._undo.append(done)
         self.position += 1
+        self.trace.compare_keyframe(self.position, self.state)

@@ -9,6 +9,10 @@ class TraceError(TourError):
     """A trace cannot be read, or one of its events cannot be applied."""
 
 
+class RecordError(TourError):
+    """The trace cannot be written."""
+
+
 class ScenarioError(TourError):
     """A scenario file is wrong; the message names the line and the field."""
 

@@ -19,6 +19,11 @@ from .trace import Event
 
 MAX_LENGTH = 500
 MAX_POWER = 64
+MAX_BITS = 4096
+"""Size of the greatest number that arithmetic may make."""
+
+# Of all comprehensions of an expression together; simpleeval's own limit is ten times that.
+simpleeval.MAX_COMPREHENSION_LENGTH = 1000
 
 
 def _sum(values: Iterable[Any]) -> Any:
@@ -37,9 +42,19 @@ def _of_numbers(compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 
 
 def _power(a: float, b: float) -> Any:
-    if abs(b) > MAX_POWER:
-        raise ValueError(f"a power over {MAX_POWER}")
+    if abs(b) > MAX_POWER or _bits(a) * max(1, abs(b)) > MAX_BITS:
+        raise ValueError("the number is too large")
     return a**b
+
+
+def _times(a: float, b: float) -> Any:
+    if _bits(a) + _bits(b) > MAX_BITS:
+        raise ValueError("the number is too large")
+    return a * b
+
+
+def _bits(number: float) -> int:
+    return number.bit_length() if isinstance(number, int) else 64
 
 
 _FUNCTIONS = {
@@ -47,7 +62,7 @@ _FUNCTIONS = {
 } | {"sum": _sum}
 _ARITHMETIC = {
     ast.Add: operator.add,
-    ast.Mult: operator.mul,
+    ast.Mult: _times,
     ast.Mod: operator.mod,
     ast.Pow: _power,
 }

@@ -52,6 +52,8 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 def _chunks(path: Path) -> Iterator[bytes]:
     """The file's bytes, unpacked if they are gzip; stops quietly where a gzip stream is cut short."""
+    if path.is_fifo():
+        raise TraceError(f"{path} is a pipe: a trace is read from a file")
     total = 0
     with path.open("rb") as file:
         packed = file.read(2) == b"\x1f\x8b"

@@ -7,12 +7,14 @@ the state tree that the patches make, which conditions, narrations and the verif
 import gzip
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import msgspec
 
+from .errors import RecordError
 from .patch import Patch, apply
 from .trace import FORMAT, Event
 
@@ -49,29 +51,41 @@ class FileSink:
         return self._raw is not None
 
     def write(self, line: bytes) -> None:
-        """Append one line."""
-        if self._raw is None:
-            self._raw = self.path.open("wb")
-            packed = self.path.suffix == ".gz"
-            # The fixed name and time keep two equal runs equal but for the times in their events.
-            self._file = (
-                gzip.GzipFile("", "wb", 6, fileobj=self._raw, mtime=0) if packed else self._raw
-            )
-        self._file.write(line + b"\n")
+        """Append one line. Raises RecordError, as the other methods do, when that cannot be done."""
+        with self._told():
+            if self._raw is None:
+                self._raw = self.path.open("wb")
+                packed = self.path.suffix == ".gz"
+                # The fixed name and time keep two equal runs equal but for the times in their events.
+                self._file = (
+                    gzip.GzipFile("", "wb", 6, fileobj=self._raw, mtime=0) if packed else self._raw
+                )
+            self._file.write(line + b"\n")
 
     def flush(self) -> None:
         """Hand all lines to the operating system: a killed process loses none of them."""
         if self._raw is not None:
-            self._file.flush()
-            self._raw.flush()
+            with self._told():
+                self._file.flush()
+                self._raw.flush()
 
     def close(self) -> None:
         """Close the file; twice is fine."""
         if self._raw is not None:
-            try:
-                self._file.close()
-            finally:
-                self._raw.close()
+            with self._told():
+                try:
+                    self._file.close()
+                finally:
+                    self._raw.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RecordError(
+                f"the trace cannot be written to {self.path}: {error.strerror or error}"
+            ) from error
 
 
 class Recorder:

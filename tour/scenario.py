@@ -16,8 +16,12 @@ from .expressions import check_syntax
 from .stops import STOPS
 
 MAX_BYTES = 2**20
+MAX_DEPTH = 50
 MAX_REQUESTS = 10_000
 MAX_ARRIVAL = 10_000
+
+ODD_YAML = (ValueError, LookupError, AttributeError, TypeError, OverflowError)
+"""What PyYAML's constructor lets through, beside its own errors, for tags such as `!!bool maybe`."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,31}$")]
 
@@ -60,8 +64,8 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True):
     engine: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
     tour: list[Narration] = []
-    breakpoints: list[str] = []
-    watch: list[str] = []
+    breakpoints: Annotated[list[str], msgspec.Meta(max_length=100)] = []
+    watch: Annotated[list[str], msgspec.Meta(max_length=100)] = []
 
 
 @dataclass
@@ -108,7 +112,7 @@ def parse_scenario(
     source = Source(name, _compose(text, name), tuple(settings or ()))
     try:
         data = yaml.constructor.SafeConstructor().construct_document(source.root)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, *ODD_YAML) as error:
         raise ScenarioError(f"{name}: the YAML cannot be read: {_one_line(error)}") from error
     if not isinstance(data, dict):
         raise ScenarioError(f"{name}: a scenario is a table of keys such as title and requests")
@@ -123,11 +127,24 @@ def parse_scenario(
     return scenario, source
 
 
+_OPENS = (
+    yaml.FlowSequenceStartToken,
+    yaml.FlowMappingStartToken,
+    yaml.BlockSequenceStartToken,
+    yaml.BlockMappingStartToken,
+)
+_CLOSES = (yaml.FlowSequenceEndToken, yaml.FlowMappingEndToken, yaml.BlockEndToken)
+
+
 def _compose(text: str, name: str) -> yaml.Node:
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise ScenarioError(f"{name}: a scenario may have {MAX_BYTES:,} bytes at most")
     try:
+        depth = 0
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            depth += isinstance(token, _OPENS) - isinstance(token, _CLOSES)
+            if depth > MAX_DEPTH:
+                raise ScenarioError(f"{name}: the YAML is nested over {MAX_DEPTH} deep")
             if isinstance(token, yaml.AliasToken):
                 line = token.start_mark.line + 1
                 raise ScenarioError(

@@ -7,7 +7,7 @@ as they come; a replay feeds a file: the rest of the program cannot tell them ap
 
 import hashlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -42,6 +42,18 @@ class _Head(msgspec.Struct):
     stop: str = ""
 
 
+Few = Annotated[list[str], msgspec.Meta(max_length=100)]
+
+
+class _Note(msgspec.Struct):
+    """A narration or a bookmark."""
+
+    kind: str
+    i: int
+    step: int = 0
+    say: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
+
+
 class _Scenario(msgspec.Struct):
     """What a viewer reads of the header's `scenario`."""
 
@@ -50,8 +62,8 @@ class _Scenario(msgspec.Struct):
     about: str = ""
     text: str = ""
     settings: dict[str, Any] = {}
-    breakpoints: list[str] = []
-    watch: list[str] = []
+    breakpoints: Few = []
+    watch: Few = []
 
 
 class _Header(msgspec.Struct):
@@ -89,6 +101,7 @@ class Mark:
 _decode_event = msgspec.json.Decoder(Event).decode
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_any = msgspec.json.Decoder().decode
+_decode_note = msgspec.json.Decoder(_Note).decode
 
 
 KINDS = ("header", "event", "keyframe", "note", "bookmark", "end")
@@ -129,11 +142,12 @@ class Trace:
         self.problem: str | None = None
         self.steps: list[Step] = []
         self.marks: list[Mark] = []
-        self.notes: dict[int, list[dict[str, Any]]] = {}
+        self.notes: dict[int, list[str]] = {}
         self._text = bytearray()
         self._starts = array("Q")
         self._keyframe_positions: list[int] = [0]
         self._keyframe_lines: list[bytes] = [b""]
+        self._compared: set[int] = set()
         self._digest = hashlib.sha256()
 
     def __len__(self) -> int:
@@ -194,6 +208,16 @@ class Trace:
         check_shape(state)
         return state
 
+    def compare_keyframe(self, position: int, state: dict[str, Any]) -> None:
+        """Note it in `problem` if the state stored at `position` is not the one that the events make there."""
+        index = bisect_left(self._keyframe_positions, position)
+        if index == len(self._keyframe_positions) or self._keyframe_positions[index] != position:
+            return
+        if index not in self._compared:
+            self._compared.add(index)
+            if self.keyframe(position) != state and self.problem is None:
+                self.problem = f"the state stored at event {position} is not what the events make"
+
     def step_at(self, position: int) -> Step | None:
         """The step that the event before `position` belongs to; None at position 0 or with no event."""
         if position <= 0 or not self.steps:
@@ -247,7 +271,7 @@ class Trace:
 
     def _feed_note(self, line: bytes, head: _Head) -> None:
         if 0 <= head.i <= len(self._starts):
-            note = _decode_any(line)
-            self.notes.setdefault(head.i, []).append(note)
+            note = _decode_note(line)
+            self.notes.setdefault(head.i, []).append(note.say)
             if head.kind == "bookmark":
                 self.marks.append(Mark(head.i, head.step, "B"))

@@ -10,7 +10,9 @@ import yaml
 from . import __version__
 from .engine.errors import EngineError
 from .errors import UsageError
+from .say import say_error
 from .tour.errors import ScenarioError, TraceError
+from .tour.scenario import ODD_YAML
 
 
 class Group(click.Group):
@@ -27,8 +29,13 @@ class Group(click.Group):
             click.echo("\nInterrupted.", err=True)
             ctx.exit(130)
         except (UsageError, ScenarioError, TraceError, EngineError) as error:
-            click.echo(f"tourvllm: {error}", err=True)
+            say_error(str(error))
             ctx.exit(2)
+        except BrokenPipeError:
+            raise  # click ends quietly
+        except OSError as error:
+            say_error(f"the output cannot be written: {error.strerror or error}")
+            ctx.exit(1)
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -99,7 +106,7 @@ def run(
         settings["engine.attention"] = attention
     file = find_scenario(scenario)
     plan = make_plan(file.name, file.text, settings, file.where)
-    path = trace_path(plan.name, record)
+    path = trace_path(plan.name, record, Path(file.where))
     if plain or not _has_terminal():
         from .plain_run import run_plain
 
@@ -177,7 +184,7 @@ def _settings(changes: tuple[str, ...]) -> dict[str, Any]:
             )
         try:
             settings[key.strip()] = yaml.safe_load(value)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+        except (yaml.YAMLError, RecursionError, *ODD_YAML) as error:
             raise UsageError(f"--set {change}: the value cannot be read") from error
     return settings
 
@@ -192,4 +199,4 @@ def _read(file: Path) -> Any:
 
 
 def _has_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stdout.isatty()
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))

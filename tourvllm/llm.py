@@ -1,5 +1,6 @@
 """The offline API: `LLM(model).generate(prompts, sampling_params)`, as in vLLM and nano-vllm."""
 
+import os
 import sys
 from collections.abc import Sequence as List
 from typing import Any
@@ -40,13 +41,24 @@ class LLM:
     under the names that nano-vllm and vLLM give them. `close` it, or use it in a `with`, to free its memory.
     """
 
-    def __init__(self, model: str = "tiny", *, probe: Probe | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str | os.PathLike[str] = "tiny", *, probe: Probe | None = None, **settings: Any
+    ) -> None:
         if settings.pop("tensor_parallel_size", 1) != 1:
             raise ConfigError(
                 "tensor_parallel_size", "only 1 is supported: the engine runs on one device"
             )
-        known = {ALIASES.get(k, k): v for k, v in settings.items() if k not in WITHOUT_EFFECT}
-        self._engine: LLMEngine | None = LLMEngine(find_model(model), EngineConfig.from_dict(known))
+        known: dict[str, Any] = {}
+        for name, value in settings.items():
+            own = ALIASES.get(name, name)
+            if own in known:
+                raise ConfigError(own, f"is given twice, once as {name}")
+            if name not in WITHOUT_EFFECT:
+                known[own] = value
+        if not isinstance(model, str | os.PathLike):
+            raise ConfigError("model", f"must be a name or a path, not {model!r:.60}")
+        found = find_model(os.fsdecode(model))
+        self._engine: LLMEngine | None = LLMEngine(found, EngineConfig.from_dict(known))
         self._engine.attach(probe)
 
     @property
@@ -84,7 +96,8 @@ class LLM:
             try:
                 outputs = self.engine.generate(requests, on_output=advance)
             except BaseException:
-                self.engine.abort_all()
+                # Wherever it came from, also out of the middle of a move between two queues.
+                self.engine.restart()
                 raise
         for prompt, output in zip(listed, outputs, strict=True):
             output.prompt = prompt if isinstance(prompt, str) else output.prompt
@@ -94,9 +107,19 @@ class LLM:
         self, prompts: list[Any], sampling_params: Any, priority: List[int] | None
     ) -> list[Request]:
         """The checked requests. Raises RequestError for the first one that can never run."""
-        params = sampling_params or SamplingParams()
-        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
-        ranks = priority or [0] * len(prompts)
+        params = SamplingParams() if sampling_params is None else sampling_params
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else params
+        if not isinstance(each, list | tuple) or not all(
+            isinstance(p, SamplingParams) for p in each
+        ):
+            raise RequestError(
+                f"sampling_params must be SamplingParams or a list of them, not {each!r:.80}"
+            )
+        ranks = [0] * len(prompts) if priority is None else priority
+        if not isinstance(ranks, list | tuple):
+            raise RequestError(
+                f"priority must be a list of numbers, one a prompt, not {ranks!r:.80}"
+            )
         if len(each) != len(prompts) or len(ranks) != len(prompts):
             raise RequestError(
                 f"there are {len(prompts)} prompts, {len(each)} sets of sampling parameters and {len(ranks)} "
@@ -146,9 +169,9 @@ def _is_message(item: Any) -> bool:
 
 
 def _plain(prompt: Any) -> Any:
-    """A prompt without vLLM's table around it: `{"prompt": ..}` or `{"prompt_token_ids": ..}`."""
+    """A prompt without vLLM's table around it: `{"prompt": ..}`, `{"prompt_token_ids": ..}`; arrays as lists."""
     if isinstance(prompt, dict):
         for key in ("prompt_token_ids", "prompt"):
             if key in prompt:
-                return prompt[key]
-    return prompt
+                return _plain(prompt[key])
+    return prompt.tolist() if hasattr(prompt, "tolist") else prompt  # numpy's and torch's token ids

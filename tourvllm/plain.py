@@ -1,5 +1,6 @@
 """The walk as readable text: one block a step, with queues, blocks, decisions and their causes."""
 
+import reprlib
 from collections.abc import Callable
 from typing import Any
 
@@ -109,10 +110,17 @@ class PlainWalk:
         return [f"  watch      {printable(text)} = {watched(text, values)}" for text in self._watch]
 
 
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxlist, _short.maxdict = 4, 60, 30
+_short.maxstring = _short.maxlong = _short.maxother = 100
+"""Shortens while it writes: a value may be a table of a million entries."""
+
+
 def watched(text: str, values: dict[str, Any]) -> str:
     """The value of a watch expression as text, or why it has none here."""
     try:
-        return printable(str(evaluate(text, values)))[:200]
+        value = evaluate(text, values)
+        return printable(value[:200] if isinstance(value, str) else _short.repr(value)[:200])
     except ExpressionError as error:
         return "(" + printable(str(error).partition(": ")[2])[:80] + ")"
     except ValueError as error:  # a number of thousands of digits has no text

@@ -6,13 +6,15 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 import click
 
 from .plain import PlainWalk
 from .plan import Plan
+from .say import say_error
 from .tour.cursor import Cursor
-from .tour.errors import TraceError, VerifyError
+from .tour.errors import RecordError, TraceError, VerifyError
 from .tour.recorder import FileSink
 from .tour.trace import Event, Trace
 
@@ -26,7 +28,7 @@ def run_plain(plan: Plan, path: Path, steps: int | None, verify: bool) -> int:
         from .engine.errors import EngineError
         from .runs import Stopped
     except ImportError as error:
-        click.echo(f"tourvllm: {ENGINE_HELP} ({error})", err=True)
+        say_error(f"{ENGINE_HELP} ({error})")
         return 2
     sink = FileSink(path)
     code = 1
@@ -42,22 +44,27 @@ def run_plain(plan: Plan, path: Path, steps: int | None, verify: bool) -> int:
     except BrokenPipeError:
         raise
     except VerifyError as error:
-        click.echo(f"tourvllm: the recorded state is not the engine's: {error}", err=True)
+        say_error(f"the recorded state is not the engine's: {error}")
     except EngineError as error:
-        click.echo(f"tourvllm: {error}", err=True)
+        say_error(str(error))
         code = 2
+    except RecordError as error:
+        say_error(str(error))
     except OSError as error:
-        click.echo(
-            f"tourvllm: the trace cannot be written to {path}: {error.strerror or error}", err=True
-        )
+        say_error(f"the output cannot be written: {error.strerror or error}")
     except Exception as error:
         traceback.print_exc()
-        click.echo(f"tourvllm: the engine failed: {type(error).__name__}: {error}", err=True)
+        say_error(f"the engine failed: {type(error).__name__}: {error}")
     finally:
         closed = _close(sink)
-    if sink.written:
-        click.echo(f"\nTrace: {path}\nReplay it with: tourvllm replay {path}", err=True)
+    tell_trace(path, sink.written)
     return code if closed else code or 1
+
+
+def tell_trace(path: Path, written: bool) -> None:
+    """Say where the trace is, if there is one that can be replayed."""
+    if written and path.is_file() and path.stat().st_size:
+        click.echo(f"\nTrace: {path}\nReplay it with: tourvllm replay {quote(str(path))}", err=True)
 
 
 def _print_run(plan: Plan, sink: FileSink, steps: int | None, verify: bool) -> None:
@@ -87,7 +94,7 @@ def _loading_progress() -> Callable[[float], None]:
 def _close(sink: FileSink) -> bool:
     try:
         sink.close()
-    except OSError:  # a full disk, already told
+    except RecordError:  # a full disk, already told
         return False
     return True
 
@@ -99,18 +106,18 @@ def replay_plain(trace: Trace) -> int:
     walk.title(trace.table("scenario").get("title", ""), trace.table("scenario").get("about", ""))
     cursor = Cursor(trace)
     for note in trace.notes.get(0, []):
-        walk.note(str(note.get("say", "")))
+        walk.note(note)
     while not cursor.at_end:
         cursor.seek(cursor.position + 1)
         for note in trace.notes.get(cursor.position, []):
-            walk.note(str(note.get("say", "")))
+            walk.note(note)
         try:
             walk.event(trace.event(cursor.position - 1), cursor.state)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             what = f"event {cursor.position - 1} leaves a state that cannot be shown"
             raise TraceError(f"{what}: {error!r}") from error
     if trace.problem:
-        click.echo(f"tourvllm: {trace.problem}", err=True)
+        say_error(trace.problem)
         return 1
     return 0
 

@@ -12,8 +12,11 @@ KEPT = 100
 SUFFIX = ".tvllm.jsonl.gz"
 
 
-def trace_path(name: str, record: Path | None) -> Path:
-    """The file to record to: `record`, or a new one in the cache. Raises UsageError if it cannot be written."""
+def trace_path(name: str, record: Path | None, scenario: Path | None = None) -> Path:
+    """The file to record to: `record`, or a new one in the cache. Raises UsageError if it cannot be written.
+
+    `scenario` is the file that is run: a trace must not take its place.
+    """
     if record is not None:
         if not record.parent.is_dir():
             raise UsageError(f"--record {record}: there is no folder {record.parent}")
@@ -21,6 +24,15 @@ def trace_path(name: str, record: Path | None) -> Path:
             raise UsageError(
                 f"--record {record} is a folder: name a file, for example {record / (name + SUFFIX)}"
             )
+        if record.is_fifo() or record.is_socket():
+            raise UsageError(f"--record {record} is no file: a trace is written to a file")
+        if (
+            scenario is not None
+            and record.exists()
+            and scenario.exists()
+            and record.samefile(scenario)
+        ):
+            raise UsageError(f"--record {record} is the scenario itself: name another file")
         if not os.access(record if record.exists() else record.parent, os.W_OK):
             raise UsageError(f"--record {record}: this file cannot be written")
         return record
@@ -32,8 +44,9 @@ def trace_path(name: str, record: Path | None) -> Path:
         raise UsageError(
             f"{folder} cannot be written ({error.strerror}): name a file with --record"
         ) from error
+    short = name.encode("utf-8", "replace")[:100].decode("utf-8", "ignore")
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return folder / f"{name[:60]}-{moment}-{os.getpid()}{SUFFIX}"
+    return folder / f"{short}-{moment}-{os.getpid()}{SUFFIX}"
 
 
 def _prune(folder: Path) -> None:

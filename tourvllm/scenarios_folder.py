@@ -1,5 +1,6 @@
 """Finding scenarios: a path, or the name of one that ships with the package."""
 
+import os
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -38,7 +39,9 @@ def find_scenario(path_or_name: str) -> ScenarioFile:
     `scenarios/kv_pressure.yaml`). Raises UsageError with the names that there are.
     """
     path = Path(path_or_name)
-    name = path.name.removesuffix(".yaml").removesuffix(".yml")
+    # A file's name need not be text; the trace's header must be.
+    shown = os.fsencode(path.name).decode("utf-8", "replace")
+    name = shown.removesuffix(".yaml").removesuffix(".yml")
     try:
         if path.is_file():
             if path.stat().st_size > MAX_BYTES:

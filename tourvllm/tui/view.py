@@ -52,7 +52,7 @@ def look(cursor: Cursor) -> View:
         changed=_changed_paths(patches),
         why=why(event, cursor.state) if event else "",
         notes=tuple(
-            str(note.get("say", ""))
+            note
             for position in range(first if cursor.position == 0 else first + 1, cursor.position + 1)
             for note in trace.notes.get(position, ())
         ),
