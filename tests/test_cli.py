@@ -72,7 +72,7 @@ def test_run_info_and_replay_tell_the_same(command, scenario, tmp_path):
     info = command("info", trace)
     assert info.returncode == 0
     assert "scenario  two: Two [bold]small[/] requests" in info.stdout
-    assert "2 finished" in info.stdout
+    assert "finish 2" in info.stdout
     assert "complete" in info.stdout
     assert "as recorded" in info.stdout
 
@@ -143,7 +143,7 @@ def test_list_and_version(command):
     ("arguments", "words"),
     [
         (["run", "nowhere"], "there is no scenario nowhere"),
-        (["run", "bad.yaml"], "bad, line 1: the YAML cannot be read"),
+        (["run", "bad.yaml"], "bad.yaml, line 1: the YAML cannot be read"),
         (["run", "two.yaml", "--set", "engine.num_blocks"], "write it as key=value"),
         (
             ["run", "two.yaml", "--set", "engine.num_blocks=zero"],

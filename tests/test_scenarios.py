@@ -105,9 +105,7 @@ def test_runs_to_its_end(run: Recorded):
 
 def test_every_narration_has_its_moment(run: Recorded):
     assert run.unsaid == []
-    said = [
-        note["say"] for position in sorted(run.trace.notes) for note in run.trace.notes[position]
-    ]
+    said = [note for position in sorted(run.trace.notes) for note in run.trace.notes[position]]
     # In the order of the file, so that it reads as the run goes.
     assert said == [narration.say for narration in run.plan.scenario.tour]
 

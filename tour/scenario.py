@@ -144,7 +144,9 @@ def _compose(text: str, name: str) -> yaml.Node:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             depth += isinstance(token, _OPENS) - isinstance(token, _CLOSES)
             if depth > MAX_DEPTH:
-                raise ScenarioError(f"{name}: the YAML is nested over {MAX_DEPTH} deep")
+                raise ScenarioError(
+                    f"{name}: the YAML cannot be read: it is nested over {MAX_DEPTH} deep"
+                )
             if isinstance(token, yaml.AliasToken):
                 line = token.start_mark.line + 1
                 raise ScenarioError(

@@ -215,7 +215,11 @@ class Trace:
             return
         if index not in self._compared:
             self._compared.add(index)
-            if self.keyframe(position) != state and self.problem is None:
+            try:
+                same = self.keyframe(position) == state
+            except TraceError:
+                same = False
+            if not same and self.problem is None:
                 self.problem = f"the state stored at event {position} is not what the events make"
 
     def step_at(self, position: int) -> Step | None:

@@ -34,7 +34,7 @@ class PlainWalk:
     def _answers(self, state: dict[str, Any]) -> list[str]:
         """What became of each request."""
         rows = [
-            (seq_id, str(seq["finish_reason"]), line("".join(seq["text"])).strip())
+            (seq_id, str(seq.get("finish_reason")), line("".join(seq.get("text") or ())).strip())
             for seq_id, seq in state["seqs"].items()
         ]
         rows += [(str(f["seq"]), "rejected", str(f["reason"])) for f in self._rejected]
