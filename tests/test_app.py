@@ -525,3 +525,25 @@ async def test_an_engine_that_cannot_start_says_why(tmp_path):
         await press(pilot, "nnp")
         assert "OtherForCausalLM is not supported" in pane(app, "why")
         assert "FAILED" in lines(app)[0]
+
+
+async def test_a_long_search_can_be_stopped():
+    """The keys are heard while `c` looks through a long trace, and those typed meanwhile wait their turn."""
+    trace = Trace()
+    header = {**read_trace(RECORDED).header, "scenario": {"name": "long", "breakpoints": ["step > 10**9"]}}
+    trace.feed(json.dumps(header).encode())
+    for i in range(40_000):
+        event = {"kind": "event", "i": i, "step": i // 10 + 1, "stop": "sample", "do": [["set", ["step"], i]]}
+        trace.feed(json.dumps(event).encode())
+    app = TourApp(Session(trace))
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("c")
+        assert app.session.searching
+        await pilot.pause(0.2)
+        assert "searching" in lines(app)[0]
+        await pilot.press("space")
+        await pilot.pause(0.1)
+        assert "The search was stopped here" in lines(app)[-1]
+        assert 0 < at(app)[1] < len(trace)
+        await press(pilot, ["home", "c", "p"])
+        assert at(app)[0] == 4000 - 1

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -27,10 +27,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support import POLICIES, Watched, make_engine, seq_of
+from tourvllm.engine.block_manager import BlockManager
 from tourvllm.engine.errors import EngineError, RequestError
+from tourvllm.engine.model import Batch
+from tourvllm.engine.model_runner import ModelRunner
 from tourvllm.engine.outputs import RequestOutput
 from tourvllm.engine.sampler import sample
 from tourvllm.engine.sampling_params import SamplingParams
+from tourvllm.engine.sequence import Sequence
+from tourvllm.tour.errors import VerifyError
 from tourvllm.tour.invariants import check_idle
 
 VOCAB = 16
@@ -388,6 +393,73 @@ def test_ten_thousand_workloads(mini, capsys):
             f"\nfuzz: {reached['workloads']:,} workloads, {reached['steps']:,} steps, "
             f"{reached['events']:,} stops checked, {time.monotonic() - began:.0f} s; with "
             + ", ".join(f"{what} {reached[what]:,}" for what in REACHED)
+        )
+
+
+def without_a_chain(manager: BlockManager, seq: Sequence, i: int) -> str:
+    return str(seq.block(i))
+
+
+def hits_to_the_last_token(manager: BlockManager, seq: Sequence) -> list[int]:
+    found = []
+    for i in range(len(seq) // manager.block_size):
+        block_id = manager._cached_block(manager._hash_of(seq, i), seq.block(i))
+        if block_id is None:
+            break
+        found.append(block_id)
+    return found
+
+
+def one_slot_off(runner: ModelRunner, seqs: list[Sequence]) -> Batch:
+    batch = FLATTEN(runner, seqs)
+    batch.slot_mapping[-1] = batch.slot_mapping[0]
+    return batch
+
+
+def one_key_short(runner: ModelRunner, seqs: list[Sequence]) -> Batch:
+    batch = FLATTEN(runner, seqs)
+    if len(seqs) > 1 and batch.context_lens[0] > 1:
+        batch.context_lens[0] -= 1
+    return batch
+
+
+FLATTEN = ModelRunner._flatten
+FAULTS = [
+    (BlockManager, "_hash_of", without_a_chain),
+    (BlockManager, "_cached_prefix", hits_to_the_last_token),
+    (BlockManager, "_evict", lambda manager, block_id: None),
+    (ModelRunner, "_flatten", one_slot_off),
+    (ModelRunner, "_flatten", one_key_short),
+]
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "fault"),
+    FAULTS,
+    ids=[
+        "hash without a chain",
+        "hits to the last token",
+        "no eviction",
+        "one slot off",
+        "one key short",
+    ],
+)
+def test_a_fault_in_the_engine_is_found(mini, monkeypatch, part, name, fault):
+    monkeypatch.setattr(part, name, fault)
+    Life.folder = mini
+    with pytest.raises((AssertionError, VerifyError)):
+        run_state_machine_as_test(
+            Life,
+            settings=settings(
+                max_examples=200,
+                stateful_step_count=16,
+                deadline=None,
+                derandomize=True,
+                database=None,
+                phases=[Phase.generate],
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
         )
 
 

@@ -1,6 +1,6 @@
 """Where to halt and when to speak: breakpoints and narrations, decided on an event and the state after it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from .cursor import Cursor
@@ -67,22 +67,27 @@ class Narrator:
         return [trigger.text for trigger, _ in self._left]
 
 
+Search = Generator[None, None, str | None]
+
+
 def find(cursor: Cursor, texts: Iterable[str], forward: bool) -> str | None:
     """Move `cursor` to the next (or last) place where one of the breakpoints `texts` triggers; return that one.
 
     With none in that direction it goes to the end (or the start) and returns None.
     """
+    steps = search(cursor, texts, forward)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: str | None = done.value
+            return found
+
+
+def search(cursor: Cursor, texts: Iterable[str], forward: bool) -> Search:
+    """`find`, one event a step: so that a long search can be watched and given up."""
     triggers = [Trigger(text) for text in texts]
-    if forward:
-        for trigger in triggers:
-            trigger.hit(cursor.event or Event(-1, 0, ""), cursor.state)
-        while not cursor.at_end:
-            cursor.seek(cursor.position + 1)
-            event = cursor.event
-            if event and (hit := first_hit(triggers, event, cursor.state)):
-                return hit
-        return None
-    return _find_back(cursor, triggers)
+    return _search_forward(cursor, triggers) if forward else _search_back(cursor, triggers)
 
 
 def first_hit(triggers: Iterable[Trigger], event: Event, state: dict[str, Any]) -> str | None:
@@ -91,7 +96,19 @@ def first_hit(triggers: Iterable[Trigger], event: Event, state: dict[str, Any]) 
     return hits[0] if hits else None
 
 
-def _find_back(cursor: Cursor, triggers: list[Trigger]) -> str | None:
+def _search_forward(cursor: Cursor, triggers: list[Trigger]) -> Search:
+    for trigger in triggers:
+        trigger.hit(cursor.event or Event(-1, 0, ""), cursor.state)
+    while not cursor.at_end:
+        cursor.seek(cursor.position + 1)
+        event = cursor.event
+        if event and (hit := first_hit(triggers, event, cursor.state)):
+            return hit
+        yield
+    return None
+
+
+def _search_back(cursor: Cursor, triggers: list[Trigger]) -> Search:
     """A condition triggers at a position where it holds and at the one before does not."""
     if cursor.position == 0:
         return None
@@ -105,4 +122,5 @@ def _find_back(cursor: Cursor, triggers: list[Trigger]) -> str | None:
                 cursor.seek(cursor.position + 1)
                 return trigger.text
         here = before
+        yield
     return None

@@ -151,7 +151,7 @@ def waits_for(seq: dict[str, Any], free: int) -> str:
     cause = reason.get("cause")
     if cause == "no_free_blocks":
         if reason["free"] != free:  # asked earlier in the step, when it was another number
-            return f"needed {reason['needs']} blocks, {reason['free']} were free"
+            return f"needed {reason['needs']} blocks, free then {reason['free']}"
         return f"needs {reason['needs']} blocks, free {free}"
     if cause == "token_budget":
         return f"needs {reason['needs']} of the budget, left {reason['left']}"

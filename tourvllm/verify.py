@@ -23,6 +23,7 @@ class Verifier:
             self._compare()
             check(self.state, self.engine.config.max_num_batched_tokens)
             self._check_hashes()
+            self._check_scheduled(event)
             self._check_progress(event)
             if event.stop == "generate" and event.facts["when"] == "end":
                 check_idle(self.state)
@@ -52,6 +53,12 @@ class Verifier:
                     raise VerifyError(
                         f"invariant 2 is broken: block {block_id} does not carry the hash {value}"
                     )
+
+    def _check_scheduled(self, event: Event) -> None:
+        if event.stop == "schedule" and event.facts["when"] == "end":
+            for name in event.facts["seqs"]:
+                if self.state["seqs"][name]["num_scheduled_tokens"] < 1:
+                    raise VerifyError(f"invariant 3 is broken: {name} is scheduled with no token")
 
     def _check_progress(self, event: Event) -> None:
         if event.stop in ("postprocess", "finish", "reject"):

@@ -133,6 +133,9 @@ class TourApp(App[None]):
             self.call_next(self._show_news)
 
     def _tick(self) -> None:
+        if self.session.searching:
+            self.session.search_on(0.03)
+            self._dirty = True
         if self._dirty:
             self.session.follow()
             self._show()

@@ -61,7 +61,12 @@ def status_line(session: Session, view: View | None, playing: bool) -> Text:
         line.append("step 0  before the first stop  ")
     line.append(_free(view), style=BOLD)
     if session.busy or playing:
-        line.append("  running …" if session.busy else "  playing", style=Style(reverse=True))
+        line.append(
+            f"  {'searching … space stops' if session.searching else 'running …'}"
+            if session.busy
+            else "  playing",
+            style=Style(reverse=True),
+        )
     if view.event and view.event.at:
         line.append(f"  {printable(view.event.at[0])}:{view.event.at[1]}", style=DIM)
     return line

@@ -4,6 +4,7 @@ Everything recorded is walked with the cursor alone. Only a key that leads past 
 going back never disturbs it. Keys that come while the engine is on its way wait their turn, in order.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from ..tour.cursor import Cursor
 from ..tour.errors import TraceError
 from ..tour.stops import MARKS, group_of
 from ..tour.trace import Trace, ends_phase
-from ..tour.triggers import find
+from ..tour.triggers import Search, search
 from .links import Link
 
 MAX_WAITING_KEYS = 1000
@@ -36,6 +37,8 @@ class Session:
         self.ended = link is None
         self.changed: Callable[[], None] = lambda: None
         self._goal: Command | None = None
+        self._search: Search | None = None
+        self._searches_forward = True
         self._waiting: deque[Callable[[], None]] = deque()
         if self.cursor is not None:
             self._go_to_first_step()
@@ -46,9 +49,18 @@ class Session:
         return self.link is not None
 
     @property
+    def searching(self) -> bool:
+        """Whether a search over what is recorded is on its way."""
+        return self._search is not None
+
+    @property
     def busy(self) -> bool:
         """Whether the engine is on its way to where a key sent it."""
-        return self._goal is not None or (self.live and self.status != "ready" and not self.ended)
+        return (
+            self._goal is not None
+            or self.searching
+            or (self.live and self.status != "ready" and not self.ended)
+        )
 
     async def start(self, order: dict[str, Any]) -> None:
         """Start the engine of a live run and let it go to the first step."""
@@ -156,21 +168,39 @@ class Session:
 
     def run_on(self) -> None:
         """To the next breakpoint; with none ahead, to the end."""
-        cursor = self._cursor()
-        hit = None if cursor.at_end else find(cursor, self.breakpoints, forward=True)
+        self._search = search(self._cursor(), self.breakpoints, forward=True)
+        self._searches_forward = True
+        self.search_on(0.1)
+
+    def run_back(self) -> None:
+        """Back to the last breakpoint; with none behind, to the start."""
+        self._search = search(self._cursor(), self.breakpoints, forward=False)
+        self._searches_forward = False
+        self.search_on(0.1)
+
+    def search_on(self, seconds: float) -> None:
+        """Go on with a search over what is recorded, for a while: the screen must not stand still meanwhile."""
+        until = time.monotonic() + seconds
+        try:
+            while self._search is not None and time.monotonic() < until:
+                next(self._search)
+        except StopIteration as done:
+            self._search = None
+            self._searched(done.value)
+            self._run_waiting()
+        except Exception as error:  # a stranger's trace may hold anything
+            self._search = None
+            self.message = f"The trace is damaged here: {error}"
+
+    def _searched(self, hit: str | None) -> None:
         if hit is not None:
             self.message = f"Breakpoint: {hit}"
+        elif not self._searches_forward:
+            self.message = "No breakpoint before this: this is the start."
         elif self._can_drive():
             self._drive({"until": "break", "breakpoints": self.breakpoints})
         else:
             self._say_end()
-
-    def run_back(self) -> None:
-        """Back to the last breakpoint; with none behind, to the start."""
-        hit = find(self._cursor(), self.breakpoints, forward=False)
-        self.message = (
-            f"Breakpoint: {hit}" if hit else "No breakpoint before this: this is the start."
-        )
 
     def go_to_step(self, number: int) -> None:
         """To the end of step `number`, if it is recorded."""
@@ -191,7 +221,11 @@ class Session:
         self._cursor().seek(len(self.trace))
 
     def pause(self) -> None:
-        """Halt a run that is on its way."""
+        """Halt a run or a search that is on its way."""
+        if self._search is not None:
+            self._search = None
+            self._waiting.clear()
+            self.message = "The search was stopped here."
         if self._goal and self.link:
             self.link.send({"cmd": "pause"})
             self._waiting.clear()
@@ -248,6 +282,10 @@ class Session:
         self._goal = None
         if self.cursor:
             self.cursor.seek(len(self.trace))
+        self._run_waiting()
+
+    def _run_waiting(self) -> None:
+        """The keys that came meanwhile, in order."""
         while self._waiting and not self.busy:
             self._run(self._waiting.popleft())
 
