@@ -530,10 +530,19 @@ async def test_an_engine_that_cannot_start_says_why(tmp_path):
 async def test_a_long_search_can_be_stopped():
     """The keys are heard while `c` looks through a long trace, and those typed meanwhile wait their turn."""
     trace = Trace()
-    header = {**read_trace(RECORDED).header, "scenario": {"name": "long", "breakpoints": ["step > 10**9"]}}
+    header = {
+        **read_trace(RECORDED).header,
+        "scenario": {"name": "long", "breakpoints": ["step > 10**9"]},
+    }
     trace.feed(json.dumps(header).encode())
     for i in range(40_000):
-        event = {"kind": "event", "i": i, "step": i // 10 + 1, "stop": "sample", "do": [["set", ["step"], i]]}
+        event = {
+            "kind": "event",
+            "i": i,
+            "step": i // 10 + 1,
+            "stop": "sample",
+            "do": [["set", ["step"], i]],
+        }
         trace.feed(json.dumps(event).encode())
     app = TourApp(Session(trace))
     async with app.run_test(size=WIDE) as pilot:

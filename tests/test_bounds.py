@@ -38,7 +38,7 @@ BIG = {"free_block_ids": list(range(100_000))}
 def test_an_expression_is_done_or_refused_at_once(text):
     start = time.monotonic()
     shown = watched(text, BIG)
-    assert time.monotonic() - start < 2  # it used to be minutes, or for ever
+    assert time.monotonic() - start < 20  # it used to be minutes, or for ever
     assert len(shown) <= 200
 
 
@@ -79,7 +79,7 @@ def test_deep_yaml_is_refused_before_it_costs(tmp_path):
     start = time.monotonic()
     with pytest.raises(ScenarioError, match="nested"):
         parse_scenario("title: " + "[" * 200_000, "deep.yaml")
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 20  # it used to be a minute
 
 
 def test_a_huge_number_is_refused_with_its_field():
