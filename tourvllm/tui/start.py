@@ -17,6 +17,7 @@ os.environ.setdefault(
 
 import click
 
+from ..plain_run import set_threads
 from ..plan import Plan
 from ..tour.trace import Trace
 from .app import TourApp
@@ -27,6 +28,8 @@ from .session import Session
 def run_live(plan: Plan, path: Path, steps: int | None, in_process: bool, verify: bool) -> int:
     """Run a plan in the app. 0 when all went well, 1 when the engine or the app failed."""
     link: Link = ThreadLink() if in_process else ChildLink()
+    if in_process:
+        set_threads(os.environ)  # before torch is imported; a child's environment is set by its link
     order: dict[str, Any] = {
         "name": plan.name,
         "text": plan.text,
