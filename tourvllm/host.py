@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from .plain_run import ENGINE_HELP
 from .plan import make_plan
 from .tour.recorder import FileSink, Recorder, Sink
 from .tour.stops import group_of
@@ -120,11 +121,7 @@ def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -
         say("status", text="loading torch")
         from .runs import Run, Stopped
     except ImportError as error:
-        say(
-            "failed",
-            error=f"{error}. Install the engine with: pip install 'tourvllm[engine]'",
-            detail="",
-        )
+        say("failed", error=f"{ENGINE_HELP} ({error})", detail="")
         return False
     try:
         say("status", text="loading the model")

@@ -15,7 +15,7 @@ from ..host import FIRST_HALT, Command
 from ..tour.cursor import Cursor
 from ..tour.errors import TraceError
 from ..tour.stops import MARKS, group_of
-from ..tour.trace import Trace, ends_phase
+from ..tour.trace import Event, Trace, ends_phase
 from ..tour.triggers import Search, search
 from .links import Link
 
@@ -119,28 +119,27 @@ class Session:
 
     def next_in_group(self, key: int) -> None:
         """To the next stop of group `key` (1 to 6)."""
-        cursor = self._cursor()
-        for position in range(cursor.position + 1, len(self.trace) + 1):
-            group = group_of(self.trace.event(position - 1).stop)
-            if group and group.key == key:
-                cursor.seek(position)
-                return
-        cursor.seek(len(self.trace))
-        if self._can_drive():
-            self._drive({"until": "group", "group": key})
-        else:
-            self._say_end()
+
+        def in_group(event: Event) -> bool:
+            group = group_of(event.stop)
+            return group is not None and group.key == key
+
+        self._to_next(in_group, {"until": "group", "group": key})
 
     def finish_phase(self) -> None:
         """On to the end of this phase of the step: the scheduling, the model's pass, the closing."""
+        self._to_next(ends_phase, {"until": "phase"})
+
+    def _to_next(self, wanted: Callable[[Event], bool], goal: Command) -> None:
+        """To the next recorded event that is wanted; with none, let the engine run to `goal`."""
         cursor = self._cursor()
         for position in range(cursor.position + 1, len(self.trace) + 1):
-            if ends_phase(self.trace.event(position - 1)):
+            if wanted(self.trace.event(position - 1)):
                 cursor.seek(position)
                 return
         cursor.seek(len(self.trace))
         if self._can_drive():
-            self._drive({"until": "phase"})
+            self._drive(goal)
         else:
             self._say_end()
 

@@ -15,10 +15,9 @@ os.environ.setdefault(
     "TEXTUAL_FPS", "120"
 )  # before textual is imported: key to paint in one short frame
 
-import click
-
-from ..plain_run import set_threads
+from ..plain_run import set_threads, tell_trace
 from ..plan import Plan
+from ..say import say_error
 from ..tour.trace import Trace
 from .app import TourApp
 from .links import ChildLink, Link, ThreadLink
@@ -29,7 +28,9 @@ def run_live(plan: Plan, path: Path, steps: int | None, in_process: bool, verify
     """Run a plan in the app. 0 when all went well, 1 when the engine or the app failed."""
     link: Link = ThreadLink() if in_process else ChildLink()
     if in_process:
-        set_threads(os.environ)  # before torch is imported; a child's environment is set by its link
+        set_threads(
+            os.environ
+        )  # before torch is imported; a child's environment is set by its link
     order: dict[str, Any] = {
         "name": plan.name,
         "text": plan.text,
@@ -39,10 +40,9 @@ def run_live(plan: Plan, path: Path, steps: int | None, in_process: bool, verify
     }
     session = Session(Trace(), link, steps)
     code = _run(TourApp(session, order))
-    if path.exists() and len(session.trace):
-        click.echo(f"Trace: {path}\nReplay it with: tourvllm replay {path}", err=True)
+    tell_trace(path, len(session.trace) > 0)
     if session.error:
-        click.echo(f"tourvllm: {session.error}", err=True)
+        say_error(session.error)
         return code or 1
     return code
 
