@@ -90,6 +90,20 @@ class Batch:
     block_tables: list[list[int]]
     logits_rows: list[int]
 
+    def to(self, device: torch.device) -> "Inputs":
+        """Lay the step out on the device with a single copy."""
+        lists = (self.input_ids, self.positions, self.logits_rows)
+        paged, rest = PagedBatch.with_extras(
+            self.slot_mapping,
+            self.cu_seqlens_q,
+            self.context_lens,
+            self.block_tables,
+            device,
+            lists,
+        )
+        input_ids, positions, logits_rows = rest
+        return Inputs(input_ids, positions, logits_rows, paged)
+
     @property
     def max_seqlen_q(self) -> int:
         """The most rows of one sequence."""
@@ -99,6 +113,16 @@ class Batch:
     def max_seqlen_k(self) -> int:
         """The longest context."""
         return max(self.context_lens)
+
+
+@dataclass
+class Inputs:
+    """A batch on the device: input_ids, positions [num_tokens], logits_rows [num_wanted], all int64."""
+
+    input_ids: Tensor
+    positions: Tensor
+    logits_rows: Tensor
+    paged: PagedBatch
 
 
 class Decoder:
@@ -120,6 +144,9 @@ class Decoder:
         self.lm_head = lm_head
         self.backend = backend
         self.probe: Probe | None = None
+        self._scale = config.head_dim**-0.5
+        # The first layer has stops of its own, all others share those of the last: 30 layers were 60 stops.
+        self._told_layers = {0, len(layers) - 1}
         cos, sin = rope_table(
             config.rope_theta, config.head_dim, config.max_position_embeddings, config.rope_scaling
         )
@@ -135,24 +162,30 @@ class Decoder:
 
         kv_cache: [num_layers, 2, num_blocks, block_size, num_kv_heads, head_dim], written and read.
         """
-        device = self.embed_tokens.device
-        positions = torch.tensor(batch.positions, device=device)
-        paged = PagedBatch.from_lists(
-            batch.slot_mapping, batch.cu_seqlens_q, batch.context_lens, batch.block_tables, device
-        )
-        cos, sin = self._cos[positions], self._sin[positions]
-        x = F.embedding(torch.tensor(batch.input_ids, device=device), self.embed_tokens)
+        return self.compute(batch.to(self.embed_tokens.device), kv_cache, batch)
+
+    def compute(self, inputs: Inputs, kv_cache: Tensor, batch: Batch | None = None) -> Tensor:
+        """The same from tensors alone: equal shapes are equal work. With a `batch` the probe is told of layers."""
+        cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
+        x = F.embedding(inputs.input_ids, self.embed_tokens)
         for i, layer in enumerate(self.layers):
             h = self._norm(x, layer.input_layernorm)
             q, k, v = self._qkv(layer, h, cos, sin)
-            h = self._attend(i, q, k, v, batch, paged, kv_cache[i])
+            h = self._attend(i, q, k, v, inputs.paged, kv_cache[i], batch)
             x = x + layer.o_proj(h)
             h = self._norm(x, layer.post_attention_layernorm)
             gate, up = layer.gate_up_proj(h).chunk(2, dim=-1)
             x = x + layer.down_proj(F.silu(gate) * up)
-        rows = torch.tensor(batch.logits_rows, dtype=torch.long, device=device)
-        logits = self.lm_head(self._norm(x[rows], self.norm))
+        logits = self.lm_head(self._norm(x[inputs.logits_rows], self.norm))
         return logits if logits.dtype == torch.float64 else logits.float()
+
+    def tell_layers(self, batch: Batch) -> None:
+        """Tell the probe of the layers after a pass that could not be listened to."""
+        for i in self._told_layers:
+            if self.probe:
+                self.probe("store_kvcache", layer=i, num_layers=len(self.layers), batch=batch)
+            if self.probe:
+                self.probe("attention", layer=i, num_layers=len(self.layers), batch=batch)
 
     def _qkv(
         self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor
@@ -174,20 +207,19 @@ class Decoder:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        batch: Batch,
         paged: PagedBatch,
         kv_cache: Tensor,
+        batch: Batch | None,
     ) -> Tensor:
         """Write this layer's keys and values to their slots, then attend over the paged cache."""
         k_cache, v_cache = kv_cache
-        num_layers = self.config.num_hidden_layers
+        told = batch is not None and i in self._told_layers
         self.backend.store_kvcache(k, v, k_cache, v_cache, paged)
-        if self.probe:
-            self.probe("store_kvcache", layer=i, num_layers=num_layers, batch=batch)
-        scale = self.config.head_dim**-0.5
-        out: Tensor = self.backend.paged_attention(q, k_cache, v_cache, paged, scale)
-        if self.probe:
-            self.probe("attention", layer=i, num_layers=num_layers, batch=batch)
+        if self.probe and told:
+            self.probe("store_kvcache", layer=i, num_layers=len(self.layers), batch=batch)
+        out: Tensor = self.backend.paged_attention(q, k_cache, v_cache, paged, self._scale)
+        if self.probe and told:
+            self.probe("attention", layer=i, num_layers=len(self.layers), batch=batch)
         return out.flatten(1)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Where the tokens of a flat batch lie in the paged KV cache: the arguments that all kernels share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -39,21 +40,36 @@ class PagedBatch:
         device: str | torch.device,
     ) -> "PagedBatch":
         """Lay the lists out on the device with a single copy."""
+        return cls.with_extras(slot_mapping, cu_seqlens_q, context_lens, block_tables, device)[0]
+
+    @classmethod
+    def with_extras(
+        cls,
+        slot_mapping: list[int],
+        cu_seqlens_q: list[int],
+        context_lens: list[int],
+        block_tables: list[list[int]],
+        device: str | torch.device,
+        extras: Sequence[list[int]] = (),
+    ) -> tuple["PagedBatch", list[Tensor]]:
+        """The same, and `extras` as int64 tensors that travel in the same copy."""
         width = max(map(len, block_tables), default=0)
-        flat = [*slot_mapping, *cu_seqlens_q, *context_lens]
-        for table in block_tables:
-            flat += table + [0] * (width - len(table))
-        sizes = [len(slot_mapping), len(cu_seqlens_q), len(context_lens), len(block_tables) * width]
-        slots, *rest = torch.tensor(flat).to(device).split(sizes)
-        starts, lens, tables = (part.int() for part in rest)
-        return cls(
-            slot_mapping=slots,
+        tables = [
+            block_id for table in block_tables for block_id in (*table, *[0] * (width - len(table)))
+        ]
+        lists = [cu_seqlens_q, context_lens, tables, slot_mapping, *extras]
+        flat = torch.tensor(list(chain.from_iterable(lists))).to(device)
+        parts = flat.split([len(part) for part in lists])
+        starts, lens, flat_tables = (part.int() for part in parts[:3])
+        batch = cls(
+            slot_mapping=parts[3],
             cu_seqlens_q=starts,
             context_lens=lens,
-            block_tables=tables.view(len(block_tables), width),
+            block_tables=flat_tables.view(len(block_tables), width),
             max_seqlen_q=max(b - a for a, b in pairwise(cu_seqlens_q)),
             max_seqlen_k=max(context_lens),
             host_cu_seqlens_q=cu_seqlens_q,
             host_context_lens=context_lens,
             has_padding=-1 in slot_mapping,
         )
+        return batch, list(parts[4:])

@@ -254,7 +254,7 @@ anything = st.recursive(
 )
 FACTS = """
 when seq seqs num_tokens num_requests cause needs free behind hits num_new charged ok reason block_ids
-hash layer num_layers num_keys pieces computed token_id piece max_tokens budget phase blocks freed
+hash layer last_layer num_layers num_keys pieces computed token_id piece max_tokens budget phase blocks freed
 """
 fact_names = st.sampled_from(FACTS.split())
 

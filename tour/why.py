@@ -216,17 +216,27 @@ def _prepare(f: Facts, s: Facts) -> str:
 
 
 def _store(f: Facts, s: Facts) -> str:
-    return (
-        f"Layer {f['layer'] + 1} of {f['num_layers']} writes the keys and values of "
-        f"{plural(f['num_tokens'], 'token')} to their slots."
-    )
+    write = "write" if "last_layer" in f else "writes"
+    return f"{_layers(f)} {write} the keys and values of {plural(f['num_tokens'], 'token')} to their slots."
 
 
 def _attention(f: Facts, s: Facts) -> str:
-    return (
-        f"Layer {f['layer'] + 1} of {f['num_layers']} follows the block tables and reads "
-        f"{plural(f['num_keys'], 'key')} for {plural(f['num_tokens'], 'query token')}."
+    follow = (
+        "follow the block tables and read"
+        if "last_layer" in f
+        else "follows the block tables and reads"
     )
+    return (
+        f"{_layers(f)} {follow} {plural(f['num_keys'], 'key')} for "
+        f"{plural(f['num_tokens'], 'query token')}."
+    )
+
+
+def _layers(f: Facts) -> str:
+    """The layer that a stop is about, or those: all but the first share one stop."""
+    if "last_layer" in f:
+        return f"Layers {f['layer'] + 1} to {f['last_layer'] + 1} of {f['num_layers']}"
+    return f"Layer {f['layer'] + 1} of {f['num_layers']}"
 
 
 def _sample(f: Facts, s: Facts) -> str:

@@ -352,12 +352,11 @@ class EngineProbe:
     # 5 KV written and read
 
     def _store_kvcache(self, layer: int, num_layers: int, batch: Any) -> Told:
-        return {"layer": layer, "num_layers": num_layers, "num_tokens": len(batch.slot_mapping)}, []
+        return {**_layers(layer, num_layers), "num_tokens": len(batch.slot_mapping)}, []
 
     def _attention(self, layer: int, num_layers: int, batch: Any) -> Told:
         facts = {
-            "layer": layer,
-            "num_layers": num_layers,
+            **_layers(layer, num_layers),
             "num_tokens": len(batch.input_ids),
             "num_keys": batch.cu_seqlens_k[-1],
         }
@@ -422,6 +421,13 @@ class EngineProbe:
             *self._no_longer_waits(seq),
         ]
         return facts, do + ([["append", ["seqs", seq.seq_id, "text"], [text]]] if text else [])
+
+
+def _layers(layer: int, num_layers: int) -> Facts:
+    """The last layer's stops stand for all but the first one: `layer` .. `last_layer`."""
+    if layer > 1:
+        return {"layer": 1, "last_layer": layer, "num_layers": num_layers}
+    return {"layer": layer, "num_layers": num_layers}
 
 
 def _ids(seqs: list[Any]) -> list[str]:
