@@ -1,6 +1,7 @@
-"""The fast CPU backend, in PyTorch: fewer and larger operations than the plain one, same results.
+"""The fast CPU backend: fewer and larger operations than the plain one, same results.
 
-Decodes of similar length go through one padded batch; the query heads that share a KV head are rows of one
+One new token a sequence: in C++, straight from the paged cache, where that is to be had (cpu_native.py). Else
+sequences of similar length go through one padded batch; the query heads that share a KV head are rows of one
 matrix, so keys are read once and never repeated. Prompts, and batches whose lengths differ much, go sequence by
 sequence.
 """
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import cpu_native
 from .paged_batch import PagedBatch
 from .torch_paged import store_kvcache
 
@@ -24,12 +26,22 @@ def paged_attention(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, batch: PagedBatch, scale: float
 ) -> Tensor:
     """Causal attention of a flat batch over the paged cache. Arguments and result as in torch_paged."""
-    lens = batch.host_context_lens
-    if batch.max_seqlen_q == 1 and sum(lens) >= WORTH_PADDING * len(lens) * batch.max_seqlen_k:
-        return _padded_decode(query, k_cache, v_cache, batch, scale)
+    native = cpu_native.supports(query, k_cache) and cpu_native.load().library is not None
+    if batch.max_seqlen_q == 1:
+        if native:
+            return cpu_native.decode(query, k_cache, v_cache, batch, scale)
+        lens = batch.host_context_lens
+        if sum(lens) >= WORTH_PADDING * len(lens) * batch.max_seqlen_k:
+            return _padded_decode(query, k_cache, v_cache, batch, scale)
+    return _by_sequence(query, k_cache, v_cache, batch, scale)
+
+
+def _by_sequence(
+    query: Tensor, k_cache: Tensor, v_cache: Tensor, batch: PagedBatch, scale: float
+) -> Tensor:
     output = torch.empty_like(query)
     starts = batch.host_cu_seqlens_q
-    for i, context_len in enumerate(lens):
+    for i, context_len in enumerate(batch.host_context_lens):
         rows = slice(starts[i], starts[i + 1])
         table = batch.block_tables[i, : -(-context_len // k_cache.shape[1])]
         keys = k_cache.index_select(0, table).flatten(0, 1)[:context_len]
@@ -91,19 +103,18 @@ def _one_sequence(query: Tensor, keys: Tensor, values: Tensor, scale: float) -> 
     """The last len(query) positions of one sequence over all its keys."""
     num_rows, num_heads, head_dim = query.shape
     context_len, num_kv_heads = keys.shape[0], keys.shape[1]
-    group = num_heads // num_kv_heads
     if num_rows == 1:
-        rows = query.view(num_kv_heads, group, head_dim)
+        rows = query.view(num_kv_heads, -1, head_dim)
         out = F.scaled_dot_product_attention(
             rows, keys.transpose(0, 1), values.transpose(0, 1), scale=scale
         )
         return out.reshape(1, num_heads, head_dim)
-    keys = keys.repeat_interleave(group, 1).transpose(0, 1)
-    values = values.repeat_interleave(group, 1).transpose(0, 1)
     mask = None
     if num_rows < context_len:
         mask = torch.ones(num_rows, context_len, dtype=torch.bool).tril(context_len - num_rows)
+    # With a batch dimension PyTorch takes its flash kernel, without one the slow one.
+    rows, keys, values = (x.transpose(0, 1)[None] for x in (query, keys, values))
     out = F.scaled_dot_product_attention(
-        query.transpose(0, 1), keys, values, attn_mask=mask, is_causal=mask is None, scale=scale
+        rows, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=True
     )
-    return out.transpose(0, 1)
+    return out[0].transpose(0, 1)
