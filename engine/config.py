@@ -6,7 +6,7 @@ from typing import Any
 from .errors import ConfigError
 
 POLICIES = ("prefill_first", "mixed")
-ATTENTION = ("auto", "torch", "cpu", "triton")
+ATTENTION = ("auto", "torch", "cpu", "triton", "flash")
 ORDERS = ("fcfs", "priority")
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
@@ -28,7 +28,8 @@ class EngineConfig:
         exact comparisons.
     device: `auto` is cuda where there is one.
     attention: the kernels for the KV cache: `auto` is the fastest that runs on the device; or `torch`, `cpu`,
-        `triton`.
+        `triton`, `flash`.
+    cuda_graphs: whether decodes are captured as CUDA graphs and replayed, where device and kernels allow it.
     seed: what requests without a seed of their own get theirs from.
     """
 
@@ -43,6 +44,7 @@ class EngineConfig:
     dtype: str = "auto"
     device: str = "auto"
     attention: str = "auto"
+    cuda_graphs: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -50,10 +52,8 @@ class EngineConfig:
             _check_count(name, getattr(self, name))
         if self.max_model_len is not None:
             _check_count("max_model_len", self.max_model_len)
-        if not isinstance(self.prefix_caching, bool):
-            raise ConfigError(
-                "prefix_caching", f"must be true or false, not {self.prefix_caching!r}"
-            )
+        for name in ("prefix_caching", "cuda_graphs"):
+            _check_switch(name, getattr(self, name))
         _check_choice("policy", self.policy, POLICIES)
         _check_choice("order", self.order, ORDERS)
         _check_choice("dtype", self.dtype, DTYPES)
@@ -81,6 +81,11 @@ MAX_COUNT = 2**24
 def _check_count(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_COUNT:
         raise ConfigError(name, f"must be a whole number from 1 to {MAX_COUNT:,}, not {value!r}")
+
+
+def _check_switch(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(name, f"must be true or false, not {value!r}")
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import torch
 
 from ..kernels import Backend, get_backend
 from .config import DTYPES, EngineConfig
+from .cuda_graphs import DecodeGraphs, batch_sizes, table_width, why_not
 from .errors import ConfigError
 from .loader import Progress, load_decoder
 from .model import Batch, ModelConfig
@@ -28,15 +29,11 @@ class ModelRunner:
         self.device = _choose_device(config.device)
         self.model_config = model_config
         dtype = _choose_dtype(config.dtype, self.device, self.model_config)
-        self.model = load_decoder(
-            folder,
-            self.model_config,
-            dtype,
-            self.device,
-            _choose_backend(config, self.device),
-            progress,
-        )
+        backend = _choose_backend(config, self.device, dtype, model_config.head_dim)
+        self.model = load_decoder(folder, model_config, dtype, self.device, backend, progress)
         self.kv_cache = self._allocate_kv_cache(config.num_blocks)
+        self.no_graphs_because = why_not(config.cuda_graphs, self.device, backend)
+        self.graphs = None if self.no_graphs_because else self._capture_graphs(config)
         self.probe: Probe | None = None
 
     def _allocate_kv_cache(self, num_blocks: int) -> torch.Tensor:
@@ -60,10 +57,25 @@ class ModelRunner:
             ) from error
 
     @torch.inference_mode()
+    def _capture_graphs(self, config: EngineConfig) -> DecodeGraphs:
+        """Capture the decode of a few batch sizes. Raises ConfigError where that cannot be done."""
+        longest = self.model_config.max_position_embeddings
+        longest = min(config.max_model_len or longest, longest)
+        # A request that decodes owns a block, and a token of the budget.
+        most = min(config.max_num_seqs, config.num_blocks, config.max_num_batched_tokens)
+        width = table_width(longest, self.block_size, config.num_blocks)
+        try:
+            return DecodeGraphs(self.model, self.kv_cache, batch_sizes(most), width)
+        except RuntimeError as error:
+            raise ConfigError(
+                "cuda_graphs", f"decodes cannot be captured (set it to false): {error}"
+            ) from error
+
+    @torch.inference_mode()
     def run(self, seqs: list[Sequence], is_prefill: bool) -> list[int | None]:
         """Compute the scheduled tokens of `seqs`; the next token of each, None where the prompt is not done."""
         batch = self.prepare_prefill(seqs) if is_prefill else self.prepare_decode(seqs)
-        logits = self.model.forward(batch, self.kv_cache)
+        logits = self._compute(batch)
         done = [seq for seq in seqs if seq.num_cached_tokens + seq.num_scheduled_tokens == len(seq)]
         sampled = sample(logits, done)
         for seq, logprobs in zip(done, top_logprobs(logits, done, sampled), strict=True):
@@ -73,6 +85,14 @@ class ModelRunner:
             self.probe("sample", seqs=done, token_ids=sampled)
         token_of = dict(zip((seq.seq_id for seq in done), sampled, strict=True))
         return [token_of.get(seq.seq_id) for seq in seqs]
+
+    def _compute(self, batch: Batch) -> torch.Tensor:
+        """Logits of the wanted rows: a graph replayed where one fits, else the pass operation by operation."""
+        if self.graphs and self.graphs.takes(batch):
+            logits = self.graphs.replay(batch)
+            self.model.tell_layers(batch)
+            return logits
+        return self.model.forward(batch, self.kv_cache)
 
     def prepare_prefill(self, seqs: list[Sequence]) -> Batch:
         """Flatten the scheduled piece of each prompt into one row, with positions and KV slots."""
@@ -109,9 +129,9 @@ class ModelRunner:
         return batch
 
 
-def _choose_backend(config: EngineConfig, device: str) -> Backend:
+def _choose_backend(config: EngineConfig, device: str, dtype: str, head_dim: int) -> Backend:
     try:
-        return get_backend(config.attention, device)
+        return get_backend(config.attention, device, config.block_size, dtype, head_dim)
     except ValueError as error:
         raise ConfigError("attention", str(error)) from error
 
@@ -133,4 +153,6 @@ def _choose_device(name: str) -> str:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise ConfigError("device", f"{name} cannot be used: {error}") from error
+    if name.startswith("cuda:"):
+        torch.cuda.set_device(name)  # Triton and graph capture work on the current device.
     return name

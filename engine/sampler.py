@@ -1,5 +1,7 @@
 """Choosing the next token of each request."""
 
+from collections import Counter
+from collections.abc import Iterator
 from hashlib import blake2b
 
 import torch
@@ -9,6 +11,9 @@ from .sequence import Sequence
 
 Logprobs = dict[int, float]
 
+ROWS_AT_ONCE = 64
+"""Rows of probabilities that are made and copied together: a vocabulary in float64 is a megabyte."""
+
 
 def sample(logits: Tensor, seqs: list[Sequence]) -> list[int]:
     """The next token of each sequence from its row of `logits`, [len(seqs), vocab_size].
@@ -16,15 +21,11 @@ def sample(logits: Tensor, seqs: list[Sequence]) -> list[int]:
     A row depends on its own sequence alone: its noise comes from the sequence's seed and the position of the new
     token, so neither neighbours nor a preemption change a request's tokens.
     """
-    token_ids: list[int] = logits.argmax(dim=-1).tolist()
-    for row, seq in enumerate(seqs):
-        params = seq.sampling_params
-        scores = logits[row]
-        if params.has_penalties or seq.num_completion_tokens < params.min_tokens:
-            scores = _adjusted(scores, seq)
-            token_ids[row] = int(scores.argmax())
-        if params.temperature > 0:
-            token_ids[row] = _draw(scores, seq)
+    scores = _adjusted_rows(logits, seqs)
+    token_ids: list[int] = scores.argmax(dim=-1).tolist()
+    drawn = [row for row, seq in enumerate(seqs) if seq.sampling_params.temperature > 0]
+    for row, probs in zip(drawn, _probabilities(scores, seqs, drawn), strict=True):
+        token_ids[row] = _draw(probs, seqs[row])
     return token_ids
 
 
@@ -48,6 +49,18 @@ def top_logprobs(
     return found
 
 
+def _adjusted_rows(logits: Tensor, seqs: list[Sequence]) -> Tensor:
+    """The logits, those of some requests adjusted to what they asked for."""
+    changed = False
+    for row, seq in enumerate(seqs):
+        params = seq.sampling_params
+        if params.has_penalties or seq.num_completion_tokens < params.min_tokens:
+            if not changed:
+                logits, changed = logits.clone(), True
+            logits[row] = _adjusted(logits[row], seq)
+    return logits
+
+
 def _adjusted(scores: Tensor, seq: Sequence) -> Tensor:
     """The logits with the penalties for tokens that were there, and no way to stop before min_tokens."""
     params = seq.sampling_params
@@ -60,18 +73,28 @@ def _adjusted(scores: Tensor, seq: Sequence) -> Tensor:
         )
     output = seq.token_ids[seq.num_prompt_tokens :]
     if output and (params.presence_penalty or params.frequency_penalty):
-        ids, counts = torch.tensor(output, device=scores.device).unique(return_counts=True)
+        ids, counts = torch.tensor(list(Counter(output).items()), device=scores.device).T
         scores[ids] -= params.presence_penalty + params.frequency_penalty * counts.to(scores)
     if seq.num_completion_tokens < params.min_tokens and len(seq.stop_token_ids) < len(scores):
         scores[sorted(seq.stop_token_ids)] = -torch.inf
     return scores
 
 
-def _draw(scores: Tensor, seq: Sequence) -> int:
-    """Draw a token after temperature, min_p, top_k and top_p, in this order."""
+def _probabilities(scores: Tensor, seqs: list[Sequence], rows: list[int]) -> Iterator[Tensor]:
+    """The probabilities of each of these rows at its request's temperature, on the CPU."""
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        some = rows[start : start + ROWS_AT_ONCE]
+        chosen = scores[torch.tensor(some, device=scores.device)]
+        temperatures = [[seqs[row].sampling_params.temperature] for row in some]
+        divisors = torch.tensor(temperatures, dtype=torch.float64, device=scores.device)
+        # Shifted before it is divided, so that a tiny temperature cannot overflow: the greatest stays 0.
+        shifted = (chosen - chosen.amax(dim=-1, keepdim=True)).double()
+        yield from torch.softmax(shifted / divisors, dim=-1).cpu()
+
+
+def _draw(probs: Tensor, seq: Sequence) -> int:
+    """Draw a token after min_p, top_k and top_p, in this order."""
     params = seq.sampling_params
-    # Shifted before it is divided, so that a tiny temperature cannot overflow: the greatest stays 0.
-    probs = torch.softmax((scores - scores.max()).double() / params.temperature, dim=-1).cpu()
     probs, order = probs.sort(descending=True, stable=True)
     if params.min_p > 0:
         probs[probs < params.min_p * probs[0]] = 0

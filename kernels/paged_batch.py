@@ -58,7 +58,10 @@ class PagedBatch:
             block_id for table in block_tables for block_id in (*table, *[0] * (width - len(table)))
         ]
         lists = [cu_seqlens_q, context_lens, tables, slot_mapping, *extras]
-        flat = torch.tensor(list(chain.from_iterable(lists))).to(device)
+        # From pinned memory the copy to a GPU is waited for by the GPU alone.
+        flat = torch.tensor(
+            list(chain.from_iterable(lists)), pin_memory=str(device).startswith("cuda")
+        ).to(device, non_blocking=True)
         parts = flat.split([len(part) for part in lists])
         starts, lens, flat_tables = (part.int() for part in parts[:3])
         batch = cls(

@@ -12,6 +12,7 @@ Triton's interpreter, if TRITON_INTERPRET=1 was set before triton was imported.
 """
 
 import os
+from functools import cache
 
 import torch
 import triton
@@ -29,7 +30,7 @@ MAX_SPLITS = 32
 def _store_kernel(
     key, value, k_cache, v_cache, slots, key_stride, value_stride, size, SIZE: tl.constexpr
 ):
-    token = tl.program_id(0)
+    token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
     if slot >= 0:
         offsets = tl.arange(0, SIZE)
@@ -79,8 +80,8 @@ def _attend(
 
 @triton.jit
 def _prefill_kernel(
-    query, k_cache, v_cache, output, starts, lens, tables, table_stride, block_size, num_heads, num_kv_heads,
-    head_dim, scale, GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr,
+    query, k_cache, v_cache, output, starts, lens, tables, query_stride, table_stride, block_size, num_heads,
+    num_kv_heads, head_dim, scale, GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr,
     UPCAST: tl.constexpr,
 ):  # fmt: skip
     """One tile of ROWS // GROUP query tokens of one sequence, for the GROUP query heads of one KV head."""
@@ -92,11 +93,10 @@ def _prefill_kernel(
         token = tile * tokens + rows // GROUP
         valid = (token < end - start) & (rows < tokens * GROUP)
         heads = kv_head * GROUP + rows % GROUP
-        where = ((start + token) * num_heads + heads).to(tl.int64)[:, None] * head_dim + dims[
-            None, :
-        ]
+        token_row = (start + token).to(tl.int64)
+        in_head = heads[:, None] * head_dim + dims[None, :]
         mask = valid[:, None] & (dims < head_dim)[None, :]
-        q = tl.load(query + where, mask=mask, other=0.0)
+        q = tl.load(query + token_row[:, None] * query_stride + in_head, mask=mask, other=0.0)
         if UPCAST:
             q = q.to(tl.float32)
         positions = context - (end - start) + token
@@ -105,16 +105,18 @@ def _prefill_kernel(
             q, k_cache, v_cache, tables + seq * table_stride, kv_head, 0, last_key, positions, block_size,
             num_kv_heads, scale, ROWS, KEYS, DIM, head_dim, UPCAST,
         )  # fmt: skip
-        tl.store(output + where, (out / total[:, None]).to(output.dtype.element_ty), mask=mask)
+        out = out / tl.where(total == 0.0, 1.0, total)[:, None]
+        where = token_row[:, None] * num_heads * head_dim + in_head
+        tl.store(output + where, out.to(output.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _decode_kernel(
-    query, k_cache, v_cache, partial, stats, lens, tables, table_stride, block_size, num_heads, num_kv_heads,
-    head_dim, scale, num_splits, GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    query, k_cache, v_cache, partial, stats, lens, tables, query_stride, table_stride, block_size, num_heads,
+    num_kv_heads, head_dim, scale, num_splits, GROUP: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     DIM: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """One split of one sequence's keys, for the GROUP query heads of one KV head."""
+    """One split of one sequence's keys, for the GROUP query heads of one KV head. No key: out and total are 0."""
     split, kv_head, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(lens + seq)
     share = tl.cdiv(tl.cdiv(context, num_splits), KEYS) * KEYS
@@ -123,9 +125,8 @@ def _decode_kernel(
     rows, dims = tl.arange(0, ROWS), tl.arange(0, DIM)
     heads = kv_head * GROUP + rows
     mask = (rows < GROUP)[:, None] & (dims < head_dim)[None, :]
-    q = tl.load(
-        query + (seq * num_heads + heads)[:, None] * head_dim + dims[None, :], mask=mask, other=0.0
-    )
+    in_head = heads[:, None] * head_dim + dims[None, :]
+    q = tl.load(query + seq.to(tl.int64) * query_stride + in_head, mask=mask, other=0.0)
     if UPCAST:
         q = q.to(tl.float32)
     positions = tl.zeros([ROWS], tl.int32) + context - 1
@@ -133,7 +134,7 @@ def _decode_kernel(
         q, k_cache, v_cache, tables + seq * table_stride, kv_head, first_key, last_key, positions, block_size,
         num_kv_heads, scale, ROWS, KEYS, DIM, head_dim, UPCAST,
     )  # fmt: skip
-    row = (seq * num_heads + heads) * num_splits + split
+    row = (seq.to(tl.int64) * num_heads + heads) * num_splits + split
     tl.store(partial + row[:, None] * head_dim + dims[None, :], out, mask=mask)
     tl.store(stats + row * 2, best, mask=rows < GROUP)
     tl.store(stats + row * 2 + 1, total, mask=rows < GROUP)
@@ -143,17 +144,19 @@ def _decode_kernel(
 def _combine_kernel(
     partial, stats, output, num_splits, head_dim, SPLITS: tl.constexpr, DIM: tl.constexpr
 ):
-    """The splits of one query head, weighed by how much of the softmax each of them holds."""
-    row = tl.program_id(0)
+    """The splits of one query head, weighed by how much of the softmax each of them holds; 0 if none has a key."""
+    row = tl.program_id(0).to(tl.int64)
     splits, dims = tl.arange(0, SPLITS), tl.arange(0, DIM)
     there = splits < num_splits
     best = tl.load(stats + (row * num_splits + splits) * 2, mask=there, other=float("-inf"))
     total = tl.load(stats + (row * num_splits + splits) * 2 + 1, mask=there, other=0.0)
-    weight = tl.exp(best - tl.max(best, 0))
+    most = tl.max(best, 0)
+    weight = tl.exp(best - tl.where(most == float("-inf"), 0.0, most))
     mask = there[:, None] & (dims < head_dim)[None, :]
     where = (row * num_splits + splits)[:, None] * head_dim + dims[None, :]
     out = tl.load(partial + where, mask=mask, other=0.0)
-    out = tl.sum(out * weight[:, None], 0) / tl.sum(total * weight, 0)
+    total = tl.sum(total * weight, 0)
+    out = tl.sum(out * weight[:, None], 0) / tl.where(total == 0.0, 1.0, total)
     tl.store(output + row * head_dim + dims, out.to(output.dtype.element_ty), mask=dims < head_dim)
 
 
@@ -176,25 +179,28 @@ def store_kvcache(
 def paged_attention(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, batch: PagedBatch, scale: float
 ) -> Tensor:
-    """Causal attention of a flat batch over the paged cache. Shapes as in torch_paged; head_dim up to 256."""
-    query = query.contiguous()
+    """Causal attention of a flat batch over the paged cache. Shapes as in torch_paged; head_dim up to 256.
+
+    A sequence without keys (context_lens 0, the padding of a captured graph) gets zeros. Nothing here waits for
+    the device, and grids depend on the batch's host numbers alone, so a graph may capture it.
+    """
+    query = _rows_in_one_piece(query)
     if batch.max_seqlen_q == 1:
         return _decode(query, k_cache, v_cache, batch, scale)
-    output = torch.empty_like(query)
+    output = query.new_empty(query.shape)
     num_heads, num_kv_heads, head_dim = query.shape[1], k_cache.shape[2], query.shape[2]
-    group = num_heads // num_kv_heads
+    group, tile = num_heads // num_kv_heads, tile_of(head_dim, query.dtype)
     # A tile holds whole tokens: its rows are a multiple of the group's power of two.
-    rows = max(16, triton.next_power_of_2(group), 64 if head_dim <= 128 else 32)
+    rows = max(tile, triton.next_power_of_2(group))
     grid = (
         triton.cdiv(batch.max_seqlen_q, rows // group),
         num_kv_heads,
-        len(batch.host_context_lens),
+        batch.context_lens.shape[0],
     )
     _prefill_kernel[grid](
         query, k_cache, v_cache, output, batch.cu_seqlens_q, batch.context_lens, batch.block_tables,
-        batch.block_tables.stride(0), k_cache.shape[1], num_heads, num_kv_heads, head_dim, scale,
-        GROUP=group, ROWS=rows, KEYS=64 if head_dim <= 128 else 32, DIM=max(16, triton.next_power_of_2(head_dim)),
-        UPCAST=INTERPRETED,
+        query.stride(0), batch.block_tables.stride(0), k_cache.shape[1], num_heads, num_kv_heads, head_dim, scale,
+        GROUP=group, ROWS=rows, KEYS=tile, DIM=max(16, triton.next_power_of_2(head_dim)), UPCAST=INTERPRETED,
     )  # fmt: skip
     return output
 
@@ -209,12 +215,12 @@ def _decode(
     stats = query.new_empty((num_seqs * num_heads, num_splits, 2), dtype=torch.float32)
     dim = max(16, triton.next_power_of_2(head_dim))
     _decode_kernel[(num_splits, num_kv_heads, num_seqs)](
-        query, k_cache, v_cache, partial, stats, batch.context_lens, batch.block_tables,
+        query, k_cache, v_cache, partial, stats, batch.context_lens, batch.block_tables, query.stride(0),
         batch.block_tables.stride(0), k_cache.shape[1], num_heads, num_kv_heads, head_dim, scale, num_splits,
-        GROUP=group, ROWS=max(16, triton.next_power_of_2(group)), KEYS=64 if head_dim <= 128 else 32, DIM=dim,
+        GROUP=group, ROWS=max(16, triton.next_power_of_2(group)), KEYS=tile_of(head_dim, query.dtype), DIM=dim,
         UPCAST=INTERPRETED,
     )  # fmt: skip
-    output = torch.empty_like(query)
+    output = query.new_empty(query.shape)
     _combine_kernel[(num_seqs * num_heads,)](
         partial,
         stats,
@@ -227,14 +233,25 @@ def _decode(
     return output
 
 
+def tile_of(head_dim: int, dtype: torch.dtype) -> int:
+    """Keys that a program reads at once: few enough to stay in the shared memory of any card since Turing."""
+    row_bytes = triton.next_power_of_2(head_dim) * dtype.itemsize
+    return 64 if row_bytes <= 256 else 32 if row_bytes <= 512 else 16
+
+
 def num_splits_for(max_context: int, num_programs: int, device: torch.device) -> int:
     """How many programs share the keys of a sequence: enough to fill the device, each with enough to do."""
-    processors = 4
-    if device.type == "cuda":
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-    by_device = max(1, 2 * processors // max(1, num_programs))
+    by_device = max(1, 2 * _num_processors(device) // max(1, num_programs))
     by_keys = max(1, max_context // MIN_KEYS_A_SPLIT)
     return min(by_device, by_keys, MAX_SPLITS)
+
+
+@cache
+def _num_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 4
+    processors: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return processors
 
 
 def _rows_in_one_piece(x: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def main() -> None:
     help="Another model: a folder or a hub id such as Qwen/Qwen3-0.6B (tiny ships with tourvllm).",
 )
 @click.option("--dtype", help="Of weights and KV cache: auto, float32, bfloat16, float16, float64.")
-@click.option("--attention", help="Kernels for the KV cache: auto, torch, cpu, triton.")
+@click.option("--attention", help="Kernels for the KV cache: auto, torch, cpu, triton, flash.")
 @click.option(
     "--set",
     "changes",

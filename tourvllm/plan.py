@@ -30,7 +30,7 @@ class Plan:
     model: str
 
 
-SAME_STORY = {"engine.device", "engine.attention"}
+SAME_STORY = {"engine.device", "engine.attention", "engine.cuda_graphs"}
 """Settings that change nothing of what happens, so that a scenario's narration stays true."""
 
 

@@ -109,8 +109,16 @@ def _header(plan: Plan, engine: LLMEngine) -> dict[str, Any]:
             "dtype": str(engine.model_runner.model.dtype).removeprefix("torch."),
             "attention": engine.model_runner.model.backend.name,
             "attention_because": engine.model_runner.model.backend.reason,
+            "cuda_graphs": _graphs(engine),
             "threads": torch.get_num_threads(),
         },
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "sources": source_texts(),
     }
+
+
+def _graphs(engine: LLMEngine) -> str:
+    graphs = engine.model_runner.graphs
+    if graphs is None:
+        return f"off: {engine.model_runner.no_graphs_because}"
+    return f"decodes of up to {graphs.sizes[-1]} rows"
