@@ -54,6 +54,22 @@ class _Note(msgspec.Struct):
     say: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
 
 
+class Ask(msgspec.Struct):
+    """A prediction question, to be asked before the event that leads to position `i` is shown.
+
+    answer: the right one, as text, found from the state at `i` when the run was recorded. choices: may be empty.
+    say: what to explain after it.
+    """
+
+    kind: str
+    i: int
+    ask: Annotated[str, msgspec.Meta(max_length=2_000)]
+    answer: Annotated[str, msgspec.Meta(max_length=200)]
+    step: int = 0
+    choices: Annotated[list[str], msgspec.Meta(max_length=9)] = []
+    say: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
+
+
 class _Scenario(msgspec.Struct):
     """What a viewer reads of the header's `scenario`."""
 
@@ -102,9 +118,10 @@ _decode_event = msgspec.json.Decoder(Event).decode
 _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_any = msgspec.json.Decoder().decode
 _decode_note = msgspec.json.Decoder(_Note).decode
+_decode_ask = msgspec.json.Decoder(Ask).decode
 
 
-KINDS = ("header", "event", "keyframe", "note", "bookmark", "end")
+KINDS = ("header", "event", "keyframe", "note", "ask", "bookmark", "end")
 
 
 def _read_head(line: bytes) -> _Head:
@@ -143,6 +160,7 @@ class Trace:
         self.steps: list[Step] = []
         self.marks: list[Mark] = []
         self.notes: dict[int, list[str]] = {}
+        self.asks: dict[int, Ask] = {}
         self._text = bytearray()
         self._starts = array("Q")
         self._keyframe_positions: list[int] = [0]
@@ -177,6 +195,8 @@ class Trace:
                 self._feed_keyframe(line, head)
             elif head.kind in ("note", "bookmark"):
                 self._feed_note(line, head)
+            elif head.kind == "ask":
+                self._feed_ask(line, head)
             elif head.kind == "end":
                 self.closing = _decode_any(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -279,3 +299,8 @@ class Trace:
             self.notes.setdefault(head.i, []).append(note.say)
             if head.kind == "bookmark":
                 self.marks.append(Mark(head.i, head.step, "B"))
+
+    def _feed_ask(self, line: bytes, head: _Head) -> None:
+        """A position has one question at most: the first."""
+        if 0 < head.i <= len(self._starts):
+            self.asks.setdefault(head.i, _decode_ask(line))
