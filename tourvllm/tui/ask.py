@@ -1,0 +1,100 @@
+"""A prediction question: what will happen next? The run goes on when it is answered or skipped."""
+
+from rich.text import Text
+from textual import events
+
+from ..tour.lessons import grade
+from ..tour.text import printable
+from ..tour.trace import Ask
+from .dialog import Dialog, paragraphs
+
+LETTERS = "abcdefghi"
+MAX_ANSWER = 200
+
+
+class AskScreen(Dialog[str | None]):
+    """Asks `ask`, then tells whether the answer was right. Returns the answer, or None when it was skipped."""
+
+    TITLE_TEXT = "what happens next?"
+
+    def __init__(self, ask: Ask) -> None:
+        super().__init__()
+        self.ask = ask
+        self._answer = ""
+        self._answered = False
+
+    @property
+    def right(self) -> bool:
+        """Whether the answer given is the right one."""
+        return grade(self.ask, self._answer)
+
+    def lines(self, width: int) -> list[Text]:
+        """The question with its choices or a line to type in; afterwards the result."""
+        question = [Text(), *paragraphs(self.ask.ask, width, "bold"), Text()]
+        if self._answered:
+            return [*question, *self._result(width)]
+        if self.ask.choices:
+            keys = f"{LETTERS[0]}-{LETTERS[len(self.ask.choices) - 1]} ↑ ↓ choose   Enter answers   Esc skips"
+            return [*question, *self._choices(width), Text(), Text(keys, "dim")]
+        line = Text.assemble("your answer: ", (f"{printable(self._answer)}▁", "bold"))
+        return [*question, line, Text(), Text("type it   Enter answers   Esc skips", "dim")]
+
+    def _choices(self, width: int) -> list[Text]:
+        lines = []
+        for letter, choice in zip(LETTERS, self.ask.choices, strict=False):
+            here = letter == self._answer
+            first, *rest = paragraphs(choice, width - 5, "bold" if here else "")
+            lines.append(Text.assemble(f"{'▸' if here else ' '} ", (letter, "bold"), "  ", first))
+            lines += [Text.assemble("     ", line) for line in rest]
+        return lines
+
+    def _result(self, width: int) -> list[Text]:
+        """Right or wrong, both answers, and why."""
+        verdict = " right " if self.right else " not quite "
+        lines = [Text.assemble((verdict, "bold reverse"), "  you said: ", self._given)]
+        if not self.right:
+            lines += paragraphs(f"the answer: {self.ask.answer}", width)
+        if self.ask.say:
+            lines += [Text(), *paragraphs(self.ask.say, width)]
+        return [*lines, Text(), Text("any key goes on", "dim")]
+
+    @property
+    def _given(self) -> str:
+        """The answer as the reader knows it: the text of the choice, or what was typed."""
+        if self.ask.choices:
+            return printable(self.ask.choices[LETTERS.index(self._answer)])
+        return printable(self._answer)
+
+    def on_key(self, event: events.Key) -> None:
+        """Take in an answer; after it, any key closes."""
+        event.stop()
+        if self._answered:
+            self.dismiss(self._answer)
+            return
+        if event.key == "escape":
+            self.dismiss(None)
+            return
+        if event.key == "enter":
+            self._answer = self._answer.strip()
+            self._answered = bool(self._answer)
+        elif self.ask.choices:
+            self._choose(event.key)
+        elif event.key == "backspace":
+            self._answer = self._answer[:-1]
+        elif event.is_printable and event.character and len(self._answer) < MAX_ANSWER:
+            self._answer += event.character
+        self.show()
+
+    def _choose(self, key: str) -> None:
+        letters = LETTERS[: len(self.ask.choices)]
+        if key in ("up", "down"):
+            at = letters.index(self._answer) if self._answer else (-1 if key == "down" else 0)
+            self._answer = letters[(at + (1 if key == "down" else -1)) % len(letters)]
+        elif key in letters:
+            self._answer = key
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Pasted text is typed text, on one line."""
+        if not self._answered and not self.ask.choices:
+            self._answer = (self._answer + " ".join(event.text.split()))[:MAX_ANSWER]
+            self.show()

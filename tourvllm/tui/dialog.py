@@ -1,0 +1,62 @@
+"""A box in the middle of the screen: what the app's questions and forms share."""
+
+from typing import ClassVar, TypeVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from ..tour.text import printable
+from .pane import wrap
+
+Result = TypeVar("Result")
+
+
+class Dialog(ModalScreen[Result]):
+    """A titled box of literal lines; it grows with them and scrolls when the terminal is too small."""
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Dialog { align: center middle; background: $background 60%; }
+    Dialog > VerticalScroll {
+        width: 84; max-width: 100%; height: auto; max-height: 100%;
+        border: solid $accent; border-title-style: bold; border-title-color: $text;
+        padding: 0 1; background: $background; scrollbar-size: 1 1;
+    }
+    Dialog Static { height: auto; }
+    """
+    TITLE_TEXT = ""
+
+    def compose(self) -> ComposeResult:
+        """Lay the box out."""
+        with VerticalScroll() as box:
+            box.can_focus = False
+            box.border_title = Text(printable(self.TITLE_TEXT))
+            yield Static("", markup=False)
+
+    def on_mount(self) -> None:
+        """Fill the box."""
+        self.show()
+
+    def on_resize(self) -> None:
+        """Break the lines anew."""
+        self.call_after_refresh(self.show)
+
+    def lines(self, width: int) -> list[Text]:
+        """What stands in the box, for lines of `width` cells."""
+        raise NotImplementedError
+
+    def show(self) -> None:
+        """Show the lines as they are now."""
+        width = min(84, self.app.size.width) - 5
+        self.query_one(Static).update(Text("\n").join(self.lines(width)))
+
+
+def paragraphs(text: str, width: int, style: str = "") -> list[Text]:
+    """A text of a stranger, harmless, broken into lines of at most `width` cells; its own breaks are kept."""
+    return [
+        line
+        for paragraph in text.rstrip().splitlines() or [""]
+        for line in wrap(printable(paragraph), width, style)
+    ]
