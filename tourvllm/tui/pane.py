@@ -6,6 +6,7 @@ from rich.style import Style
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -31,6 +32,18 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("shift+right", "scroll_right", show=False),
     ]
     TITLE = ""
+    TERMS: ClassVar[tuple[str, ...]] = ()
+    """Terms of the glossary that this pane shows."""
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Keys of its own, each with what it does."""
+
+    class Picked(Message):
+        """The user points at a request or at a block, to follow it everywhere; with neither, at nothing."""
+
+        def __init__(self, seq: str | None = None, block: int | None = None) -> None:
+            super().__init__()
+            self.seq = seq
+            self.block = block
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)

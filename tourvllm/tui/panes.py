@@ -6,6 +6,7 @@ from typing import Any
 from rich.style import Style
 from rich.syntax import Syntax
 from rich.text import Span, Text
+from textual.message import Message
 
 from ..plain import batch_pieces, waits_for, watched
 from ..tour.expressions import names
@@ -480,6 +481,14 @@ class TimelinePane(Pane):
     """The whole run on a line: KV use and batch size of each step, marks, and where we are."""
 
     TITLE = "timeline"
+
+    class Jump(Message):
+        """The user points at a step, to go there."""
+
+        def __init__(self, step_number: int) -> None:
+            super().__init__()
+            self.step_number = step_number
+
     BARS = "▁▂▃▄▅▆▇█"
 
     def build(self, view: View, width: int, height: int) -> list[Text]:

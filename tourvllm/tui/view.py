@@ -1,5 +1,6 @@
 """What one place in a trace looks like: the facts that all panes share, taken once for each move."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +9,14 @@ from ..tour.cursor import Cursor
 from ..tour.patch import Patch
 from ..tour.trace import Event, Step, Trace
 from ..tour.why import why
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is followed in all panes: a request, or a block of the pool, or nothing."""
+
+    seq: str | None = None
+    block: int | None = None
 
 
 @dataclass(frozen=True)
@@ -28,14 +37,19 @@ class View:
     decisions: tuple[str, ...] = ()
     at_step_end: bool = False
     hues: dict[str, int] = field(default_factory=dict)
+    selection: Selection = Selection()
+    watched: tuple[tuple[str, str, str, bool], ...] = ()
+    """(text, value before, value, whether it changed) of each watch expression."""
 
     def is_new(self, *path: str) -> bool:
         """Whether the value at this path of the state, or one below it, changed on the way here."""
         return "/".join(path) in self.changed
 
 
-def look(cursor: Cursor) -> View:
-    """The view at the cursor."""
+def look(
+    cursor: Cursor, selection: Selection = Selection(), watches: Sequence[str] | None = None
+) -> View:
+    """The view at the cursor. `watches`: the expressions to show, None for those of the scenario."""
     event, step, trace = cursor.event, cursor.step, cursor.trace
     patches = cursor.changes()
     new, freed = _moved_blocks(patches)
@@ -59,6 +73,7 @@ def look(cursor: Cursor) -> View:
         decisions=_decisions(cursor, first) if cursor.at_step_end else (),
         at_step_end=cursor.at_step_end,
         hues={seq_id: index for index, seq_id in enumerate(cursor.state.get("seqs") or ())},
+        selection=selection,
     )
 
 
