@@ -36,7 +36,7 @@ def trace_path(name: str, record: Path | None, scenario: Path | None = None) -> 
         if not os.access(record if record.exists() else record.parent, os.W_OK):
             raise UsageError(f"--record {record}: this file cannot be written")
         return record
-    folder = user_cache_path("tourvllm") / "runs"
+    folder = runs_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _prune(folder)
@@ -47,6 +47,11 @@ def trace_path(name: str, record: Path | None, scenario: Path | None = None) -> 
     short = name.encode("utf-8", "replace")[:100].decode("utf-8", "ignore")
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     return folder / f"{short}-{moment}-{os.getpid()}{SUFFIX}"
+
+
+def runs_folder() -> Path:
+    """The folder of runs for which no file was named."""
+    return user_cache_path("tourvllm") / "runs"
 
 
 def _prune(folder: Path) -> None:
