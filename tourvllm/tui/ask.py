@@ -6,6 +6,7 @@ from textual import events
 from ..tour.lessons import grade
 from ..tour.text import printable
 from ..tour.trace import Ask
+from . import theme
 from .dialog import Dialog, paragraphs
 
 LETTERS = "abcdefghi"
@@ -15,7 +16,7 @@ MAX_ANSWER = 200
 class AskScreen(Dialog[str | None]):
     """Asks `ask`, then tells whether the answer was right. Returns the answer, or None when it was skipped."""
 
-    TITLE_TEXT = "what happens next?"
+    HEADING = "what happens next?"
 
     def __init__(self, ask: Ask) -> None:
         super().__init__()
@@ -35,28 +36,33 @@ class AskScreen(Dialog[str | None]):
             return [*question, *self._result(width)]
         if self.ask.choices:
             keys = f"{LETTERS[0]}-{LETTERS[len(self.ask.choices) - 1]} ↑ ↓ choose   Enter answers   Esc skips"
-            return [*question, *self._choices(width), Text(), Text(keys, "dim")]
+            return [*question, *self._choices(width), Text(), Text(keys, theme.style("dim"))]
         line = Text.assemble("your answer: ", (f"{printable(self._answer)}▁", "bold"))
-        return [*question, line, Text(), Text("type it   Enter answers   Esc skips", "dim")]
+        return [
+            *question,
+            line,
+            Text(),
+            Text("type it   Enter answers   Esc skips", theme.style("dim")),
+        ]
 
     def _choices(self, width: int) -> list[Text]:
         lines = []
         for letter, choice in zip(LETTERS, self.ask.choices, strict=False):
             here = letter == self._answer
             first, *rest = paragraphs(choice, width - 5, "bold" if here else "")
-            lines.append(Text.assemble(f"{'▸' if here else ' '} ", (letter, "bold"), "  ", first))
+            lines.append(Text.assemble(f"{'▶' if here else ' '} ", (letter, "bold"), "  ", first))
             lines += [Text.assemble("     ", line) for line in rest]
         return lines
 
     def _result(self, width: int) -> list[Text]:
         """Right or wrong, both answers, and why."""
         verdict = " right " if self.right else " not quite "
-        lines = [Text.assemble((verdict, "bold reverse"), "  you said: ", self._given)]
+        lines = [Text.assemble((verdict, theme.style("chosen")), "  you said: ", self._given)]
         if not self.right:
             lines += paragraphs(f"the answer: {self.ask.answer}", width)
         if self.ask.say:
             lines += [Text(), *paragraphs(self.ask.say, width)]
-        return [*lines, Text(), Text("any key goes on", "dim")]
+        return [*lines, Text(), Text("any key goes on", theme.style("dim"))]
 
     @property
     def _given(self) -> str:

@@ -2,6 +2,7 @@
 
 from typing import ClassVar, TypeVar
 
+from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -9,9 +10,13 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..tour.text import printable
+from . import theme
 from .pane import wrap
 
 Result = TypeVar("Result")
+WIDTH = 84
+FRAME = 5
+"""Cells that border, padding and scrollbar take."""
 
 
 class Dialog(ModalScreen[Result]):
@@ -26,13 +31,13 @@ class Dialog(ModalScreen[Result]):
     }
     Dialog Static { height: auto; }
     """
-    TITLE_TEXT = ""
+    HEADING = ""
 
     def compose(self) -> ComposeResult:
         """Lay the box out."""
         with VerticalScroll() as box:
             box.can_focus = False
-            box.border_title = Text(printable(self.TITLE_TEXT))
+            box.border_title = Text(self.HEADING)  # type: ignore[assignment]  # a str would be markup
             yield Static("", markup=False)
 
     def on_mount(self) -> None:
@@ -49,14 +54,24 @@ class Dialog(ModalScreen[Result]):
 
     def show(self) -> None:
         """Show the lines as they are now."""
-        width = min(84, self.app.size.width) - 5
-        self.query_one(Static).update(Text("\n").join(self.lines(width)))
+        width = min(WIDTH, self.app.size.width) - FRAME
+        lines = [theme.draw(line) for line in self.lines(width)]
+        self.query_one(Static).update(Text("\n").join(lines))
 
 
-def paragraphs(text: str, width: int, style: str = "") -> list[Text]:
-    """A text of a stranger, harmless, broken into lines of at most `width` cells; its own breaks are kept."""
+def paragraphs(text: str, width: int, style: Style | str = "") -> list[Text]:
+    """A stranger's text, harmless, broken into lines of at most `width` cells; its own line breaks are kept."""
     return [
         line
         for paragraph in text.rstrip().splitlines() or [""]
         for line in wrap(printable(paragraph), width, style)
+    ]
+
+
+def flowing(text: str, width: int, style: Style | str = "") -> list[Text]:
+    """The same for running text: only an empty line begins a new paragraph."""
+    return [
+        line
+        for paragraph in text.strip().split("\n\n")
+        for line in wrap(printable(" ".join(paragraph.split())), width, style)
     ]

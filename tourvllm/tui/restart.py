@@ -9,6 +9,7 @@ from textual import events
 from ..engine.config import ORDERS, POLICIES, EngineConfig
 from ..engine.errors import ConfigError
 from ..tour.text import printable
+from . import theme
 from .dialog import Dialog, paragraphs
 
 MAX_DIGITS = 9
@@ -42,7 +43,7 @@ class RestartScreen(Dialog[dict[str, Any] | None]):
     begins with. defaults: those of the scenario's file. What is in neither is the engine's own default.
     """
 
-    TITLE_TEXT = "restart with other settings"
+    HEADING = "restart with other settings"
 
     def __init__(self, settings: dict[str, Any], defaults: dict[str, Any]) -> None:
         super().__init__()
@@ -74,29 +75,31 @@ class RestartScreen(Dialog[dict[str, Any] | None]):
 
     def lines(self, width: int) -> list[Text]:
         """A row for each setting, what is wrong, and the keys."""
-        rows = [self._line(number, field) for number, field in enumerate(FIELDS)]
-        keys = "↑ ↓ row   0-9 ← → change   Del the scenario's own   Enter starts   Esc leaves"
+        rows = [self._line(number, field, width) for number, field in enumerate(FIELDS)]
+        keys = "↑ ↓ row   0-9 ← → change   Del undoes   Enter starts   Esc leaves"
         return [
             Text(),
             *rows,
             Text(),
             *paragraphs(self.problem, width, "bold"),
-            *paragraphs(keys, width, "dim"),
+            *paragraphs(keys, width, theme.style("dim")),
         ]
 
-    def _line(self, number: int, field: Field) -> Text:
+    def _line(self, number: int, field: Field, width: int) -> Text:
         here = number == self._row
         old, new = self._old[field.name], self._new[field.name]
-        line = Text(no_wrap=True, overflow="ellipsis")
-        line.append(f"{'▸' if here else ' '} {field.name:<23}", style="bold" if here else "")
+        line = Text()
+        line.append(f"{'▶' if here else ' '} {field.name:<23}", style="bold" if here else "")
         value = f"{_shown(new)}{'▁' if here and self._typing else ''}"
         if new == old:
-            line.append(f"{value:<27}", style="bold" if here else "")
+            line.append(f"{value:<24}", style="bold" if here else "")
         else:
             line.append(f"{_shown(old)} → ")
-            line.append(value, style="bold reverse" if here else "bold")
-            line.append(" " * max(1, 2 + 23 + 27 - line.cell_len))
-        return line.append(field.about, style="dim")
+            line.append(value, style=theme.style("chosen") if here else "bold")
+            line.append(" " * max(1, 2 + 23 + 24 - line.cell_len))
+        line.append(field.about, style=theme.style("dim"))
+        line.truncate(width, overflow="ellipsis")
+        return line
 
     def on_key(self, event: events.Key) -> None:
         """Move, change, start or leave."""

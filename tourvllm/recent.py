@@ -1,0 +1,112 @@
+"""The runs that were recorded without naming a file: what each is, told from its first and its last lines."""
+
+import gzip
+import re
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .run_files import SUFFIX, runs_folder
+
+SHOWN = 20
+SECONDS_A_RUN = 0.1
+MAX_HEADER = 16 * 2**20
+_CHUNK = 1 << 20
+_STEP = re.compile(rb'"kind":"event","i":\d+,"step":(\d+)')
+
+
+class _Scenario(msgspec.Struct):
+    name: str = ""
+    title: str = ""
+    about: str = ""
+    settings: dict[str, Any] = {}
+
+
+class _Header(msgspec.Struct):
+    scenario: _Scenario = msgspec.field(default_factory=_Scenario)
+
+
+class _End(msgspec.Struct):
+    kind: str = ""
+    outcome: str = ""
+
+
+@dataclass(frozen=True)
+class RecentRun:
+    """A recorded run. `steps` are those found; `more`: the file was too long to be read to its end.
+
+    outcome: how the run ended; empty when the file does not say. when: seconds since the epoch.
+    """
+
+    path: Path
+    when: float
+    name: str
+    title: str = ""
+    about: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    steps: int = 0
+    more: bool = False
+    outcome: str = ""
+
+
+def recent_runs() -> Iterator[RecentRun]:
+    """The newest runs, newest first, each read for a moment at most. What is no trace is left out."""
+    try:
+        found = [(path.stat().st_mtime, path) for path in runs_folder().glob(f"*{SUFFIX}")]
+    except OSError:
+        return
+    for when, path in sorted(found, reverse=True)[:SHOWN]:
+        try:
+            yield _read(path, when)
+        except (OSError, EOFError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
+            continue
+
+
+def _read(path: Path, when: float) -> RecentRun:
+    until = time.monotonic() + SECONDS_A_RUN
+    with gzip.open(path) as file:
+        header = msgspec.json.decode(file.readline(MAX_HEADER), type=_Header).scenario
+        steps, last, more = _read_on(file, until)
+    return RecentRun(
+        path,
+        when,
+        header.name,
+        header.title,
+        header.about,
+        header.settings,
+        steps,
+        more,
+        "" if more else _outcome(last),
+    )
+
+
+def _read_on(file: gzip.GzipFile, until: float) -> tuple[int, bytes, bool]:
+    """The number of the last step that is found in time, the last bytes read, and whether there is more.
+
+    A torn file ends where it is torn.
+    """
+    steps, last = 0, b""
+    try:
+        while chunk := file.read(_CHUNK):
+            last = last[-_CHUNK:] + chunk
+            if found := _STEP.findall(last):
+                steps = int(found[-1][:9])
+            if time.monotonic() > until:
+                return steps, last, True
+    except (EOFError, zlib.error):
+        pass
+    return steps, last, False
+
+
+def _outcome(last: bytes) -> str:
+    """What the closing line says, if there is one."""
+    try:
+        end = msgspec.json.decode(last.rstrip().rpartition(b"\n")[2], type=_End)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return ""
+    return end.outcome if end.kind == "end" else ""

@@ -1,0 +1,284 @@
+"""Two runs side by side: what differs first, what it came to, and the queues and the pool step by step."""
+
+from typing import Any, ClassVar
+
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from ..tour.compare import Comparison, Row, StepRow, Summary, compare
+from ..tour.text import printable
+from ..tour.trace import Trace
+from . import theme
+from .background import in_background
+from .dialog import paragraphs
+from .rows import Rows
+
+TOTALS = (
+    ("steps", "steps", 7),
+    ("tokens", "tokens", 10),
+    ("recomputed", "recomputed_tokens", 12),
+    ("preemptions", "preemptions", 13),
+    ("evictions", "evictions", 11),
+)
+COLUMNS = ("waiting", "running", "free", "num_tokens")
+"""The columns of the table that have bars; preemptions so far have a number alone."""
+
+STEP_WIDTH, COUNT_WIDTH, NUMBER_WIDTH = 8, 5, 5
+MAX_SETTINGS, MAX_SENTENCE = 2, 3
+"""Lines that the settings that differ, and the first difference, may take."""
+
+
+class CompareScreen(ModalScreen[int | None]):
+    """Shows how run `a` differs from run `b`. Returns the number of the step that was taken, or None."""
+
+    DEFAULT_CSS: ClassVar[str] = """
+    CompareScreen { background: $background; layout: vertical; }
+    CompareScreen Static { height: auto; }
+    CompareScreen #title, CompareScreen #keys { background: $panel; height: 1; }
+    CompareScreen Rows { height: 1fr; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,d", "leave", "back"),
+        Binding("f", "first", "to the first difference"),
+    ]
+
+    def __init__(self, a: Trace, b: Trace, name_a: str, name_b: str) -> None:
+        super().__init__()
+        self.traces = a, b
+        self.names = printable(name_a), printable(name_b)
+        self.comparison: Comparison | None = None
+        self._problem = ""
+        self._most: dict[str, int] = {}
+        self._first_row: int | None = None
+
+    def compose(self) -> ComposeResult:
+        """Lay the screen out."""
+        yield Static(id="title", markup=False)
+        yield Static(id="summary", markup=False)
+        yield Rows(self._row, id="rows")
+        yield Static(id="keys", markup=False)
+
+    def on_mount(self) -> None:
+        """Compare, off the screen's thread: long runs take a while."""
+        self.query_one(Rows).focus()
+        self._show()
+        in_background(self, lambda: compare(*self.traces), self._compared)
+
+    def _compared(self, result: Comparison | Exception) -> None:
+        if isinstance(result, Exception):  # a stranger's trace may hold anything
+            self._problem = f"These runs cannot be compared: {result}"
+            self._show()
+            return
+        self.comparison = result
+        self._most = {name: _most(result.rows, name) for name in COLUMNS}
+        self._first_row = self._find_first(result)
+        self._show()
+        self.query_one(Rows).fill(len(result.rows), self._first_row or 0)
+
+    def _find_first(self, result: Comparison) -> int | None:
+        """The row of the step in which the first difference lies."""
+        if result.position is None:
+            return None
+        steps = [trace.step_at(result.position) for trace in self.traces]
+        number = max((step.number for step in steps if step), default=0)
+        return next((i for i, row in enumerate(result.rows) if row.step >= number), None)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Lay the summary out for the new width."""
+        self._show(event.size.width)
+
+    def _show(self, width: int = 0) -> None:
+        width = (width or self.app.size.width) - 1
+        title = Text.assemble((" COMPARE ", theme.style("here")))
+        for number, name in enumerate(self.names):
+            title.append("  ").append_text(_run(number)).append(f" {name}", style="bold")
+        title.truncate(width, overflow="ellipsis")
+        keys = " ↑ ↓ a step   Enter goes there   f first difference   Esc leaves"
+        self._put("title", [title])
+        self._put("keys", [Text(keys, theme.style("dim"))])
+        self._put("summary", [_fit(line, width) for line in self._summary(width)])
+
+    def _put(self, name: str, lines: list[Text]) -> None:
+        text = Text("\n").join(theme.draw(line) for line in lines)
+        self.query_one(f"#{name}", Static).update(text)
+
+    # The summary
+
+    def _summary(self, width: int) -> list[Text]:
+        """Settings, first difference, totals, requests, and the head of the table."""
+        found = self.comparison
+        if found is None:
+            return paragraphs(self._problem or "comparing …", width, theme.style("bold"))
+        difference = found.first_difference or "The two runs are the same, event for event."
+        return [
+            *_settings(found.settings, width),
+            *_labelled("first difference", difference, width, MAX_SENTENCE),
+            Text(),
+            *self._totals(found, width),
+            Text(),
+            _requests("steps to first token", "time_to_first_token", found, width),
+            _requests("finished in step", "finish_step", found, width),
+            Text(),
+            *_head(width),
+        ]
+
+    def _totals(self, found: Comparison, width: int) -> list[Text]:
+        """A line for each run, and how the second differs."""
+        name_width = min(40, width - sum(size for _, _, size in TOTALS) - 10)
+        head = Text(" " * name_width, theme.style("dim"))
+        for label, _, size in TOTALS:
+            head.append(f"{label:>{size}}")
+        lines = [head.append(f"{'time':>9}")]
+        for number, summary in enumerate((found.a, found.b)):
+            line = Text.assemble(" ", _run(number), f" {self.names[number]}")
+            line.truncate(name_width, overflow="ellipsis", pad=True)
+            for _, name, size in TOTALS:
+                line.append(f"{getattr(summary, name):>{size},}")
+            lines.append(line.append(f"{_time(summary.total_ms):>9}"))
+        return [*lines, _differences(found.a, found.b, name_width)]
+
+    # The table
+
+    def _row(self, number: int, width: int) -> Text:
+        """One step of both runs, beside each other."""
+        if self.comparison is None:
+            return Text()
+        row = self.comparison.rows[number]
+        first = number == self._first_row
+        line = Text(f" {'▶' if first else ' '}{row.step:>5} ", "bold" if first else "")
+        size = _cell_width(width)
+        for name in COLUMNS:
+            for step, other in ((row.a, row.b), (row.b, row.a)):
+                line.append_text(_cell(name, step, other, self._most[name], size))
+        for step in (row.a, row.b):
+            line.append(f"{step.preemptions:>{COUNT_WIDTH},}" if step else " " * COUNT_WIDTH)
+        return line
+
+    def on_rows_taken(self, message: Rows.Taken) -> None:
+        """Return the step of the row that was taken."""
+        if self.comparison:
+            self.dismiss(self.comparison.rows[message.number].step)
+
+    def action_leave(self) -> None:
+        """Leave without a step."""
+        self.dismiss(None)
+
+    def action_first(self) -> None:
+        """Choose the first step that differs."""
+        if self._first_row is not None:
+            self.query_one(Rows).action_go(self._first_row)
+
+
+def _run(number: int) -> Text:
+    """The sign of the first or the second run."""
+    return Text(f" {number + 1} ", theme.hue((1, 0)[number]))
+
+
+def _fit(line: Text, width: int) -> Text:
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+def _labelled(label: str, text: str, width: int, most: int) -> list[Text]:
+    """A text beside its label, in `most` lines at most."""
+    indent = 18
+    lines = paragraphs(text, width - indent, theme.style("bold"))
+    if len(lines) > most:
+        lines = [*lines[: most - 1], lines[most - 1].append(" …")]
+    heads = [f" {label:<{indent - 1}}"] + [" " * indent] * (len(lines) - 1)
+    return [
+        Text.assemble((head, theme.style("dim")), line)
+        for head, line in zip(heads, lines, strict=True)
+    ]
+
+
+def _settings(found: list[tuple[str, Any, Any]], width: int) -> list[Text]:
+    """The settings that differ, in the engine's own words."""
+    told = [f"{key} {_value(a)} → {_value(b)}" for key, a, b in found]
+    return _labelled("settings", ",  ".join(told) or "the same", width, MAX_SETTINGS)
+
+
+def _value(value: Any) -> str:
+    return printable("–" if value is None else str(value))[:60]
+
+
+def _differences(a: Summary, b: Summary, name_width: int) -> Text:
+    """How the second run's totals differ from the first's."""
+    line = Text(f"{'':>5}{'2 against 1':<{name_width - 5}}", theme.style("dim"))
+    for _, name, size in TOTALS:
+        less = getattr(b, name) - getattr(a, name)
+        line.append(f"{f'{less:+,}' if less else '=':>{size}}", "bold" if less else "")
+    return line
+
+
+def _time(ms: float) -> str:
+    return f"{ms:,.0f} ms" if ms < 10_000 else f"{ms / 1000:,.1f} s"
+
+
+def _requests(label: str, name: str, found: Comparison, width: int) -> Text:
+    """A number for each request, first run → second run; only those that differ if there are too many."""
+    a, b = getattr(found.a, name), getattr(found.b, name)
+    ids = list(dict.fromkeys([*a, *b]))
+    line = Text(f" {label:<22}", theme.style("dim"))
+    room = width - line.cell_len - 16
+    if sum(len(seq_id) + 8 for seq_id in ids[:200]) > room:
+        ids = [seq_id for seq_id in ids if a.get(seq_id) != b.get(seq_id)]
+    if not ids:
+        return line.append("the same for all" if a or b else "–")
+    for i, seq_id in enumerate(ids):
+        old, new = a.get(seq_id, "–"), b.get(seq_id, "–")
+        text = f"{printable(seq_id)[:12]} {old}" + (f"→{new}" if new != old else "")
+        if line.cell_len + len(text) > width - 14:
+            return line.append(f"… {len(ids) - i:,} more", theme.style("dim"))
+        line.append(f"{text}  ", "" if old == new else "bold")
+    return line
+
+
+def _cell_width(width: int) -> int:
+    return max(NUMBER_WIDTH + 2, (width - STEP_WIDTH - 2 * COUNT_WIDTH) // (2 * len(COLUMNS)))
+
+
+def _head(width: int) -> list[Text]:
+    """The two lines above the table: what is counted, and whose it is."""
+    size = _cell_width(width)
+    names, runs = Text(f"{'step':>7} ", theme.style("dim")), Text(" " * STEP_WIDTH)
+    for name in COLUMNS:
+        names.append(f"{name:^{2 * size}}")
+        for number in range(2):
+            runs.append(" " * (NUMBER_WIDTH - 2)).append_text(_run(number))
+            runs.append(" " * (size - NUMBER_WIDTH - 1))
+    names.append("preempted")
+    for number in range(2):
+        runs.append(" " * (COUNT_WIDTH - 3)).append_text(_run(number))
+    return [names, runs]
+
+
+def _most(rows: list[Row], name: str) -> int:
+    """What a full bar of a column means: the pool for free blocks, else the largest number in both runs."""
+    column = "total" if name == "free" else name
+    steps = [step for row in rows for step in (row.a, row.b) if step]
+    return max((abs(getattr(step, column)) for step in steps), default=0) or 1
+
+
+def _cell(name: str, step: StepRow | None, other: StepRow | None, most: int, size: int) -> Text:
+    """A number and its bar; bold where the other run has another."""
+    if step is None:
+        return Text(" " * size)
+    value = getattr(step, name)
+    differs = other is None or getattr(other, name) != value
+    cell = Text(f"{value:>{NUMBER_WIDTH}} ", Style(bold=differs))
+    room = size - NUMBER_WIDTH - 2
+    halves = min(2 * room, round(2 * room * abs(value) / most)) if value else 0
+    bar = "█" * (halves // 2) + ("▌" if halves % 2 and not theme.is_ascii() else "")
+    return cell.append(f"{bar or ('▌' if value else ''):<{room + 1}}", _bar_style(name, value))
+
+
+def _bar_style(name: str, value: int) -> Style:
+    if name == "num_tokens":
+        return theme.style("prefill" if value > 0 else "decode")
+    return theme.tint({"waiting": 4, "running": 2, "free": 1}[name])
