@@ -4,8 +4,9 @@ import pytest
 from support import record_scenario
 from tourvllm.tour.cursor import Cursor
 from tourvllm.tour.reader import read_trace
+from tourvllm.tour.narrator import Narrator
 from tourvllm.tour.scenario import Narration
-from tourvllm.tour.triggers import Narrator, Trigger, find
+from tourvllm.tour.triggers import Status, Trigger, find
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_a_condition_hits_where_it_becomes_true_only(trace):
 
 
 def test_a_stop_with_a_condition_hits_at_each_stop_where_it_holds(trace):
-    hits = walk(trace, Trigger("admit", "seq == 'C'"))
+    hits = walk(trace, Trigger("admit if seq == 'C'"))
     cursor = Cursor(trace)
     for position in hits:
         cursor.seek(position)
@@ -90,7 +91,7 @@ def test_a_stop_with_a_condition_hits_at_each_stop_where_it_holds(trace):
 
 def test_what_cannot_be_evaluated_is_false_and_says_why(trace):
     trigger = Trigger("E.num_tokens > 0")
-    assert not trigger.holds(None, trace.initial_state())
+    assert trigger.status(None, trace.initial_state()) is Status.NO
     assert "'E' is not defined" in trigger.problem
     assert walk(trace, trigger) == [
         next(i + 1 for i in range(len(trace)) if trace.event(i).facts.get("seq") == "E")
@@ -108,6 +109,7 @@ def test_each_narration_is_said_once_and_the_first_time(trace):
             Narration("reject", "never"),
         ],
         lambda say: said.append((cursor.position, say)),
+        lambda ask: said.append((ask.i, ask.ask)),
     )
     while not cursor.at_end:
         cursor.seek(cursor.position + 1)
@@ -115,7 +117,7 @@ def test_each_narration_is_said_once_and_the_first_time(trace):
     assert sorted(said) == sorted(
         [
             (walk(trace, Trigger("preempt"))[0], "a victim"),
-            (walk(trace, Trigger("step", "step == 3"))[0], "the third"),
+            (walk(trace, Trigger("step if step == 3"))[0], "the third"),
             (walk(trace, Trigger("free == 0"))[0], "all taken"),
         ]
     )

@@ -21,5 +21,9 @@ class ExpressionError(TourError):
     """A condition or watch expression cannot be evaluated."""
 
 
+class UnknownNameError(ExpressionError):
+    """An expression uses a name that has no value here, such as a request that has not arrived yet."""
+
+
 class VerifyError(TourError):
     """The recorded state differs from the engine's, or a standing invariant is broken."""

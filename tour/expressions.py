@@ -6,6 +6,7 @@ a dot finds a key and nothing else, the only calls are those named here, and ari
 """
 
 import ast
+import difflib
 import operator
 import warnings
 from collections.abc import Callable, Iterable
@@ -14,7 +15,8 @@ from typing import Any
 
 import simpleeval
 
-from .errors import ExpressionError
+from .errors import ExpressionError, UnknownNameError
+from .stops import FACTS, STOPS
 from .trace import Event
 
 MAX_LENGTH = 500
@@ -109,9 +111,61 @@ def names(state: dict[str, Any], event: Event | None = None) -> dict[str, Any]:
     return found
 
 
+_STATE_NAMES = (
+    "step phase waiting running finished seqs blocks batch free free_block_ids total block_size "
+    "ref_count stop facts"
+)
+STATE_NAMES = frozenset(_STATE_NAMES.split())
+"""The names that every state has."""
+
+_KNOWN = STATE_NAMES | {name for facts in FACTS.values() for name in facts.split()}
+
+
+def bare_word(text: str) -> bool:
+    """Whether `text` is one name and nothing else: the name of a stop or of a request."""
+    return isinstance(_parse(text), ast.Name)
+
+
 def check_syntax(text: str) -> None:
     """Raise ExpressionError if `text` is not an expression at all."""
     _parse(text)
+
+
+def check_names(text: str, request_ids: Iterable[str]) -> None:
+    """Raise ExpressionError if `text` is no expression, or uses a name that nothing will ever have."""
+    nodes = list(ast.walk(_parse(text)))
+    words = [node for node in nodes if isinstance(node, ast.Name)]
+    own = {word.id for word in words if isinstance(word.ctx, ast.Store)}
+    called = {
+        node.func.id
+        for node in nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    known = _KNOWN | own | set(request_ids)
+    for word in words:
+        if word.id in called:
+            if word.id not in _FUNCTIONS:
+                raise ExpressionError(
+                    f"there is no function {word.id}; there are {', '.join(sorted(_FUNCTIONS))}"
+                )
+        elif word.id not in known:
+            raise ExpressionError(_no_such_name(word.id, known))
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `word` was probably meant to be."""
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return found[0] if found else None
+
+
+def _no_such_name(word: str, known: Iterable[str]) -> str:
+    if word in STOPS:
+        return f"{word} is a stop and has no value: compare with stop == '{word}', or name it alone"
+    meant = closest(word, known)
+    advice = (
+        f"did you mean {meant}?" if meant else f"the state has {', '.join(sorted(STATE_NAMES))}"
+    )
+    return f"there is no {word}, neither in the state nor as a request or a fact: {advice}"
 
 
 @lru_cache(maxsize=256)
@@ -134,5 +188,7 @@ def evaluate(text: str, values: dict[str, Any]) -> Any:
     parsed = _parse(text)
     try:
         return _Evaluator(values).eval(text, previously_parsed=parsed)
+    except simpleeval.NameNotDefined as error:
+        raise UnknownNameError(f"{text!r} cannot be evaluated here: {error}") from error
     except Exception as error:  # simpleeval lets any error of the expression itself through
         raise ExpressionError(f"{text!r} cannot be evaluated here: {error}") from error

@@ -157,7 +157,7 @@ class Recorder:
         return event
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Record a line that belongs to the last event: a `note` (narration) or a `bookmark`."""
+        """Record a line that belongs to the last event: a `note` (narration), an `ask` or a `bookmark`."""
         self._write(_encode({"kind": kind, "i": self.count, "step": self._step, **fields}))
 
     def flush(self) -> None:

@@ -5,20 +5,25 @@ sizes are bounded.
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import yaml
 
 from .errors import ExpressionError, ScenarioError
-from .expressions import check_syntax
-from .stops import STOPS
+from .expressions import check_names
+from .triggers import Breakpoint, check_breakpoint, check_place
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 50
 MAX_REQUESTS = 10_000
 MAX_ARRIVAL = 10_000
+
+CHOICE_LETTERS = "abcdefghi"
+"""How the choices of a question are named, in their order."""
 
 ODD_YAML = (ValueError, LookupError, AttributeError, TypeError, OverflowError)
 """What PyYAML's constructor lets through, beside its own errors, for tags such as `!!bool maybe`."""
@@ -46,12 +51,36 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     sampling: dict[str, Any] = {}
 
 
+Spoken = Annotated[str, msgspec.Meta(min_length=1, max_length=10_000)]
+Choice = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
+class Question(msgspec.Struct, forbid_unknown_fields=True):
+    """A prediction: it is asked before its moment is shown. `answer` is an expression over the state there."""
+
+    question: Annotated[str, msgspec.Meta(min_length=1, max_length=2_000)]
+    answer: str
+    choices: Annotated[list[Choice], msgspec.Meta(max_length=9)] = []
+
+
 class Narration(msgspec.Struct, forbid_unknown_fields=True, rename={"condition": "if"}):
-    """What to say the first time that `at` is reached: a stop's name or a condition; `if` narrows it."""
+    """What to say the first time that `at` is reached: a stop, a request or a condition; `if` narrows it.
+
+    With `ask` it is a question, and `say` is told after its answer.
+    """
 
     at: str
-    say: str
+    say: Spoken
     condition: str | None = None
+    ask: Question | None = None
+
+
+class BreakpointTable(msgspec.Struct, forbid_unknown_fields=True, rename={"condition": "if"}):
+    """A breakpoint in parts, instead of its line."""
+
+    at: str
+    condition: str | None = None
+    hits: Annotated[int, msgspec.Meta(ge=1, le=999_999_999)] = 1
 
 
 class Scenario(msgspec.Struct, forbid_unknown_fields=True):
@@ -119,12 +148,18 @@ def parse_scenario(
     for path, value in (settings or {}).items():
         _set(data, path, value)
     _check_texts(data, name)
-    try:
-        scenario = msgspec.convert(data, Scenario)
-    except msgspec.ValidationError as error:
-        raise _convert_error(source, error) from error
+    tables = _take_breakpoint_tables(data, source)
+    scenario = _convert(data, Scenario, source)
     _check(scenario, source)
+    _check_expressions(scenario, source, tables)
     return scenario, source
+
+
+def request_ids(scenario: Scenario) -> list[str]:
+    """The id of each request in order, those that come from `count` one by one: its own, or the next letters."""
+    wanted = [request.id for request in scenario.requests for _ in range(request.count)]
+    free = iter(letters(wanted.count(None), {name for name in wanted if name}))
+    return [name or next(free) for name in wanted]
 
 
 _OPENS = (
@@ -211,28 +246,51 @@ def _set(data: dict[str, Any], path: str, value: Any) -> None:
     node[keys[-1]] = value
 
 
-def _convert_error(source: Source, error: msgspec.ValidationError) -> ScenarioError:
-    message, _, path = str(error).partition(" - at `")
-    path = path.rstrip("`").removeprefix("$").removeprefix(".")
-    unknown = re.match(r"Object contains unknown field `(.*)`", message)
-    if unknown:
-        path = f"{path}.{unknown[1]}".removeprefix(".")
-        known = ", ".join(field.encode_name for field in msgspec.structs.fields(_table_of(path)))
-        message = f"there is no such field; there are {known}"
-    return source.error(path, message)
+def _take_breakpoint_tables(data: dict[str, Any], source: Source) -> dict[int, BreakpointTable]:
+    """Replace each breakpoint that is a table by its line, and return the tables by their index."""
+    items = data.get("breakpoints")
+    tables: dict[int, BreakpointTable] = {}
+    if isinstance(items, list):
+        for i, item in enumerate(items):
+            if isinstance(item, dict):
+                tables[i] = _convert(item, BreakpointTable, source, f"breakpoints[{i}]")
+                items[i] = Breakpoint(tables[i].at, tables[i].condition, tables[i].hits).line
+    return tables
+
+
+Table = TypeVar("Table", bound=msgspec.Struct)
+
+
+def _convert(data: Any, kind: type[Table], source: Source, where: str = "") -> Table:
+    """The table `data`, which is at the path `where`, with every field of its type."""
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `")
+        path = (where + path.rstrip("`").removeprefix("$")).removeprefix(".")
+        unknown = re.match(r"Object contains unknown field `(.*)`", message)
+        if unknown:
+            path = f"{path}.{unknown[1]}".removeprefix(".")
+            known = ", ".join(
+                field.encode_name for field in msgspec.structs.fields(_table_of(path))
+            )
+            message = f"there is no such field; there are {known}"
+        raise source.error(path, message) from error
+
+
+_TABLES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
+    (r"requests\[\d+\]\.messages\[", Message),
+    (r"requests\[", Request),
+    (r"tour\[\d+\]\.ask\.", Question),
+    (r"tour\[", Narration),
+    (r"breakpoints\[", BreakpointTable),
+    ("", Scenario),
+)
 
 
 def _table_of(path: str) -> type[msgspec.Struct]:
     """The kind of table that the field at `path` is in."""
-    if ".messages[" in path:
-        return Message
-    return (
-        Request
-        if path.startswith("requests[")
-        else Narration
-        if path.startswith("tour[")
-        else Scenario
-    )
+    return next(kind for pattern, kind in _TABLES if re.match(pattern, path))
 
 
 def _check(scenario: Scenario, source: Source) -> None:
@@ -251,32 +309,56 @@ def _check(scenario: Scenario, source: Source) -> None:
             seen.add(request.id)
     if sum(request.count for request in scenario.requests) > MAX_REQUESTS:
         raise source.error("requests", f"there may be {MAX_REQUESTS:,} requests at most")
-    _check_expressions(scenario, source)
 
 
-def _check_expressions(scenario: Scenario, source: Source) -> None:
+def _check_expressions(
+    scenario: Scenario, source: Source, tables: dict[int, BreakpointTable]
+) -> None:
+    ids = set(request_ids(scenario))
     for i, narration in enumerate(scenario.tour):
-        _check_expression(source, f"tour[{i}].at", narration.at)
-        if narration.condition:
-            _check_expression(source, f"tour[{i}].if", narration.condition)
-    for key in ("breakpoints", "watch"):
-        for i, text in enumerate(getattr(scenario, key)):
-            _check_expression(source, f"{key}[{i}]", text)
+        _check_entry(narration, source, f"tour[{i}]", ids)
+    for i, table in tables.items():
+        _check_moment(table, source, f"breakpoints[{i}]", ids)
+    for i, line in enumerate(scenario.breakpoints):
+        with _at(source, f"breakpoints[{i}]"):
+            check_breakpoint(line, ids)
+    for i, text in enumerate(scenario.watch):
+        with _at(source, f"watch[{i}]"):
+            check_names(text, ids)
 
 
-def _check_expression(source: Source, path: str, text: str) -> None:
-    if text in STOPS:
+def _check_entry(narration: Narration, source: Source, path: str, ids: set[str]) -> None:
+    _check_moment(narration, source, path, ids)
+    if not narration.ask:
         return
+    with _at(source, f"{path}.ask.answer"):
+        check_names(narration.ask.answer, ids)
+    choices = narration.ask.choices
+    for i, choice in enumerate(choices):
+        if choice.lower() in CHOICE_LETTERS[: len(choices)].replace(CHOICE_LETTERS[i], ""):
+            message = (
+                f"{choice} reads as the letter of another choice: put it there, or use more words"
+            )
+            raise source.error(f"{path}.ask.choices[{i}]", message)
+
+
+def _check_moment(
+    moment: Narration | BreakpointTable, source: Source, path: str, ids: set[str]
+) -> None:
+    with _at(source, f"{path}.at"):
+        check_place(moment.at, ids)
+    if moment.condition is not None:
+        with _at(source, f"{path}.if"):
+            check_names(moment.condition, ids)
+
+
+@contextmanager
+def _at(source: Source, path: str) -> Iterator[None]:
+    """An expression that is wrong is the error of the field at `path`."""
     try:
-        check_syntax(text)
+        yield
     except ExpressionError as error:
         raise source.error(path, str(error)) from error
-    if (
-        text.isidentifier()
-        and path.startswith(("tour", "breakpoints"))
-        and not path.endswith(".if")
-    ):
-        raise source.error(path, f"{text} is not a stop; the stops are {', '.join(STOPS)}")
 
 
 def _one_line(error: Exception) -> str:

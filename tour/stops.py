@@ -78,6 +78,35 @@ STOPS: dict[str, Stop] = {
     name: Stop(name, group, about) for group in GROUPS for name, about in _ABOUT[group.key].items()
 }
 
+FACTS: dict[str, str] = {
+    "add_request": "seq num_prompt_tokens max_tokens needs needs_at_most",
+    "step": "when phase num_tokens num_decodes num_seqs waiting running free total",
+    "generate": "when num_requests num_rejected",
+    "schedule": "when budget phase seqs num_tokens num_decodes",
+    "admit": "seq num_scheduled_tokens num_cached_tokens preemptions",
+    "chunk": "seq num_scheduled_tokens num_cached_tokens uncomputed budget queue",
+    "wait": "seqs cause needs free left running limit behind",
+    "decode": "seq position",
+    "preempt": "seq needed_by why_this_one num_tokens blocks",
+    "can_allocate": "seq hits num_new needs free ok recompute",
+    "allocate": "seq hits block_ids num_cached_tokens",
+    "can_append": "seq num_tokens needs free ok",
+    "may_append": "seq block_ids",
+    "hash_blocks": "seq block_ids hashes",
+    "evict": "block_id hash",
+    "deallocate": "seq block_ids freed",
+    "prepare_prefill": "seqs num_tokens",
+    "prepare_decode": "seqs num_tokens",
+    "store_kvcache": "layer last_layer num_layers num_tokens",
+    "attention": "layer last_layer num_layers num_tokens num_keys",
+    "sample": "seqs token_ids pieces",
+    "postprocess": "seq computed num_cached_tokens num_tokens",
+    "append_token": "seq token_id piece text num_tokens num_completion_tokens max_tokens",
+    "finish": "seq reason stop_reason text max_tokens num_completion_tokens is_eos",
+    "reject": "seq num_prompt_tokens max_tokens reason",
+}
+"""Stop -> the names of its facts, some of which are there only in some cases. Conditions may use them."""
+
 MARKS = {"preempt": "P", "finish": "F", "evict": "E", "reject": "R"}
 """Stops that get a mark on the timeline, with the letter that stands for them."""
 

@@ -11,7 +11,7 @@ from .engine.hub import HUB_ID
 from .engine.request import Prompt, Request
 from .engine.sampling_params import SamplingParams
 from .errors import UsageError
-from .tour.scenario import Narration, Scenario, Source, letters, parse_scenario
+from .tour.scenario import Narration, Scenario, Source, parse_scenario, request_ids
 from .tour.scenario import Request as ScenarioRequest
 
 TINY = "tiny"
@@ -86,17 +86,16 @@ def _requests(scenario: Scenario, source: Source) -> list[Request]:
     wanted = [
         (i, request) for i, request in enumerate(scenario.requests) for _ in range(request.count)
     ]
-    taken = {request.id for request in scenario.requests if request.id}
-    free = iter(letters(len(wanted), taken))
+    ids = request_ids(scenario)
     return [
         Request(
             prompt=_prompt(request),
             sampling_params=_sampling(scenario, source, i, request),
-            request_id=request.id or next(free),
+            request_id=request_id,
             arrival=request.arrival,
             priority=request.priority,
         )
-        for i, request in wanted
+        for (i, request), request_id in zip(wanted, ids, strict=True)
     ]
 
 

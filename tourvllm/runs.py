@@ -15,9 +15,9 @@ from .engine.outputs import RequestOutput
 from .plan import Plan
 from .recording import EngineProbe, initial_state
 from .sources import source_texts
+from .tour.narrator import Narrator
 from .tour.recorder import Recorder, Sink
-from .tour.trace import Event
-from .tour.triggers import Narrator
+from .tour.trace import Ask, Event
 from .verify import Verifier
 
 Listener = Callable[[Event], None]
@@ -31,7 +31,10 @@ class Stopped(BaseException):
 
 
 class Run:
-    """One run of a plan. `listeners` are called after each event, with the state as `self.state`."""
+    """One run of a plan. `listeners` are called after each event, with the state as `self.state`.
+
+    What the scenario says goes to `narrate`, what it asks to `put`, both before the listeners hear of the event.
+    """
 
     def __init__(
         self,
@@ -46,7 +49,8 @@ class Run:
         self.state = self.recorder.state
         self.listeners: list[Listener] = []
         self.narrate: Callable[[str], None] = lambda say: None
-        self.narrator = Narrator(plan.scenario.tour, self._say)
+        self.put: Callable[[Ask], None] = lambda ask: None
+        self.narrator = Narrator(plan.scenario.tour, self._say, self._ask)
         self.verifier = Verifier(self.engine, self.state) if verify else None
         self.engine.attach(EngineProbe(self.engine, self.recorder, self._after))
 
@@ -72,6 +76,11 @@ class Run:
     def _say(self, say: str) -> None:
         self.recorder.note("note", say=say)
         self.narrate(say)
+
+    def _ask(self, ask: Ask) -> None:
+        fields = {"ask": ask.ask, "answer": ask.answer, "choices": ask.choices, "say": ask.say}
+        self.recorder.note("ask", **fields)
+        self.put(ask)
 
     def _after(self, event: Event) -> None:
         if self.verifier:
