@@ -9,6 +9,8 @@ from tourvllm.engine.errors import ConfigError
 from tourvllm.engine.llm_engine import LLMEngine
 from tourvllm.kernels import BACKENDS, BLOCK_SIZES, flash_paged, get_backend
 
+from tourvllm.doctor import examine
+
 TINY_CALL = flash_paged._tried.__wrapped__
 
 
@@ -195,3 +197,15 @@ def test_the_stand_ins_have_the_arguments_of_the_installed_flash_attn():
     flash = pytest.importorskip("flash_attn")
     for name in ("flash_attn_varlen_func", "flash_attn_with_kvcache"):
         assert flash_stand_in.same_arguments(getattr(flash, name), getattr(flash_stand_in, name))
+
+
+def test_the_doctor_tells_of_every_backend():
+    lines, _ = examine()
+    told = {line[:13].strip(): line[14:] for line in lines}
+    assert set(BACKENDS) < set(told)
+    assert told["torch"] == "any block size from 1"
+    assert "because" in told["attention"]
+    if torch.cuda.is_available():
+        pytest.skip("the rest is of a machine without a GPU")
+    assert told["cuda graphs"].startswith("off, because the device is cpu")
+    assert told["flash"].startswith("flash cannot run here: it runs on a CUDA device, not on cpu")
