@@ -8,20 +8,8 @@ from .trace import Event
 
 Facts = dict[str, Any]
 
-FOLLOWS = {
-    *(
-        "free",
-        "total",
-        "budget",
-        "left",
-        "limit",
-        "needs",
-        "needs_at_most",
-        "num_new",
-        "max_tokens",
-    ),
-    *("waiting", "running"),
-}
+_FOLLOWS = "free total budget left limit needs needs_at_most num_new max_tokens waiting running"
+FOLLOWS = frozenset(_FOLLOWS.split())
 """Facts that only follow from settings or from earlier decisions: no decision themselves."""
 
 
@@ -93,7 +81,7 @@ def _does(event: Event | None) -> str:
         return _VERBS[event.stop](event.facts)
     except (
         Exception
-    ):  # a stranger's trace may lack a fact, hold anything in its place, or have other stops
+    ):  # a stranger's trace: facts may be missing or odd, and it may have other stops
         return f"comes to {event.stop}"
 
 

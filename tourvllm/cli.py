@@ -165,6 +165,39 @@ def check(file: Path) -> None:
 
 
 @main.command()
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@click.option(
+    "--steps", is_flag=True, help="Show every step, not only those around the difference."
+)
+def diff(first: Path, second: Path, steps: bool) -> None:
+    """Compare two recorded runs: settings, the first difference, each step, the totals.
+
+    The exit code is 0 if all events are the same, and 1 if not.
+    """
+    from .diff import diff as compare
+
+    sys.exit(compare(_read(first), _read(second), (first, second), steps))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("expressions", nargs=-1, required=True, metavar="EXPR...")
+@click.option(
+    "--at",
+    default="step",
+    metavar="PLACE",
+    help="Where: step (the end of each, the default), stop (every one), or a stop's name.",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Write CSV, with nothing shortened.")
+def query(file: Path, expressions: tuple[str, ...], at: str, as_csv: bool) -> None:
+    """Print the values of expressions along a recorded run, such as: free len(waiting) A.block_table"""
+    from .query import query as print_values
+
+    print_values(_read(file), list(expressions), at, as_csv)
+
+
+@main.command()
 def doctor() -> None:
     """Say what this machine has for the engine, and which kernels would run."""
     from .doctor import examine

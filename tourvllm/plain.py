@@ -6,8 +6,9 @@ from typing import Any
 
 from .tour.errors import ExpressionError
 from .tour.expressions import evaluate, names
+from .tour.scenario import CHOICE_LETTERS
 from .tour.text import line, printable, token
-from .tour.trace import Event
+from .tour.trace import Ask, Event
 from .tour.why import plural, why
 
 WIDTH = 100
@@ -43,6 +44,14 @@ class PlainWalk:
     def note(self, say: str) -> None:
         """Take in a narration that belongs to the event that comes next."""
         self._notes.append(f"  » {line(' '.join(say.split()))}")
+
+    def ask(self, ask: Ask) -> None:
+        """Take in a question that belongs to the event that comes next; its answer is told with it."""
+        choices = "".join(
+            f" ({letter}) {text}" for letter, text in zip(CHOICE_LETTERS, ask.choices, strict=False)
+        )
+        self.note(f"Question: {ask.ask}{choices} Answer: {ask.answer}")
+        self.note(ask.say)
 
     def event(self, event: Event, state: dict[str, Any]) -> None:
         """Take in one event; a step's block is written when the step ends."""
@@ -119,12 +128,17 @@ _short.maxstring = _short.maxlong = _short.maxother = 100
 def watched(text: str, values: dict[str, Any]) -> str:
     """The value of a watch expression as text, or why it has none here."""
     try:
-        value = evaluate(text, values)
-        return printable(value[:200] if isinstance(value, str) else _short.repr(value)[:200])
+        return shown(evaluate(text, values))
     except ExpressionError as error:
         return "(" + printable(str(error).partition(": ")[2])[:80] + ")"
-    except ValueError as error:  # a number of thousands of digits has no text
-        return f"({error})"[:80]
+
+
+def shown(value: Any) -> str:
+    """A value as one short printable line. Raises ExpressionError for one that has no text."""
+    try:
+        return printable(value[:200] if isinstance(value, str) else _short.repr(value)[:200])
+    except ValueError as error:
+        raise ExpressionError(f"no text: {error}") from error  # a number of thousands of digits
 
 
 def batch_pieces(state: dict[str, Any]) -> list[str]:
