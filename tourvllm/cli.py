@@ -198,6 +198,15 @@ def query(file: Path, expressions: tuple[str, ...], at: str, as_csv: bool) -> No
 
 
 @main.command()
+@click.option("--json", "as_json", is_flag=True, help="The same as JSON, with whole paths.")
+def stops(as_json: bool) -> None:
+    """List the stops: their part of the loop, the engine's lines that tell of them, what they mean."""
+    from .stops_table import print_stops
+
+    print_stops(as_json)
+
+
+@main.command()
 def doctor() -> None:
     """Say what this machine has for the engine, and which kernels would run."""
     from .doctor import examine

@@ -5,6 +5,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
+from typing import TypeGuard
 
 PACKAGES = ("engine", "kernels")
 
@@ -58,16 +59,54 @@ def action_lines(filename: str) -> dict[int, int | None]:
 
 
 def line_that_ran(stop: str, frame: FrameType) -> tuple[str, int]:
-    """The file and line to show for a stop whose hook is being called in `frame`.
+    """The file and line to show for a stop whose hook is being called in `frame`."""
+    shown = frame_to_show(stop, frame)
+    name, line = short_name(shown.f_code.co_filename), shown.f_lineno
+    if shown is not frame:
+        return name, line
+    action = action_lines(frame.f_code.co_filename).get(line, line)
+    return name, frame.f_code.co_firstlineno if action is None else action
+
+
+def frame_to_show(stop: str, frame: FrameType) -> FrameType:
+    """The function to show for a stop whose hook is being called in `frame`.
 
     A hook that comes first in a function reports the call: shown is the function, if it is the stop's own
-    (`schedule` begins), else the line that called it (a helper that only reports).
+    (`schedule` begins), else the one that called it (a helper that only reports).
     """
-    code, line = frame.f_code, frame.f_lineno
-    action = action_lines(code.co_filename).get(line, line)
-    if action is None and code.co_name != stop and frame.f_back is not None:
-        return short_name(frame.f_back.f_code.co_filename), frame.f_back.f_lineno
-    return short_name(code.co_filename), code.co_firstlineno if action is None else action
+    line = frame.f_lineno
+    first = action_lines(frame.f_code.co_filename).get(line, line) is None
+    only_reports = first and frame.f_code.co_name != stop and frame.f_back is not None
+    return frame.f_back or frame if only_reports else frame
+
+
+def hook_lines(stop: str) -> list[tuple[str, int]]:
+    """Where a stop is told: the file, as the app names it, and the line of each of its hooks."""
+    return _all_hooks().get(stop, [])
+
+
+@cache
+def _all_hooks() -> dict[str, list[tuple[str, int]]]:
+    found: dict[str, list[tuple[str, int]]] = {}
+    for name, text in source_texts().items():
+        hooks = (node for node in ast.walk(ast.parse(text)) if _is_call_of_probe(node))
+        for hook in sorted(hooks, key=lambda node: node.lineno):
+            for stop in _texts(hook.args[0]):
+                found.setdefault(stop, []).append((name, hook.lineno))
+    return found
+
+
+def _is_call_of_probe(node: ast.AST) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "self.probe" and bool(node.args)
+
+
+def _texts(node: ast.AST) -> list[str]:
+    """The texts in an expression: the stop that a hook names, or both of `a if .. else b`."""
+    return [
+        part.value
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and isinstance(part.value, str)
+    ]
 
 
 def _blocks(node: ast.AST) -> list[list[ast.stmt]]:
