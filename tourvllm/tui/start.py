@@ -15,6 +15,8 @@ os.environ.setdefault(
     "TEXTUAL_FPS", "120"
 )  # before textual is imported: key to paint in one short frame
 
+from textual.app import App
+
 from ..plain_run import set_threads, tell_trace
 from ..plan import Plan
 from ..say import say_error
@@ -39,7 +41,7 @@ def run_live(plan: Plan, path: Path, steps: int | None, in_process: bool, verify
         "verify": verify,
     }
     session = Session(Trace(), link, steps)
-    code = _run(TourApp(session, order))
+    code = run_app(TourApp(session, order))
     tell_trace(path, len(session.trace) > 0)
     if session.error:
         say_error(session.error)
@@ -52,16 +54,17 @@ def run_replay(trace: Trace, path: Path) -> int:
     session = Session(trace)
     if trace.problem:
         session.message = trace.problem
-    return _run(TourApp(session))
+    return run_app(TourApp(session))
 
 
-def _run(app: TourApp) -> int:
+def run_app(app: App[Any]) -> int:
+    """Run an app in the terminal and return its exit code."""
     with _quiet_terminal():
         asyncio.run(_run_until_signal(app))
     return app.return_code or 0
 
 
-async def _run_until_signal(app: TourApp) -> None:
+async def _run_until_signal(app: App[Any]) -> None:
     """Run the app; a polite signal to end restores the terminal first."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
