@@ -28,9 +28,12 @@ TOTALS = (
 COLUMNS = ("waiting", "running", "free", "num_tokens")
 """The columns of the table that have bars; preemptions so far have a number alone."""
 
-STEP_WIDTH, COUNT_WIDTH, NUMBER_WIDTH = 8, 5, 5
+STEP_WIDTH, COUNT_WIDTH, NUMBER_WIDTH = 8, 5, 4
 MAX_SETTINGS, MAX_SENTENCE = 2, 3
 """Lines that the settings that differ, and the first difference, may take."""
+
+LOW = 32
+"""A terminal with fewer lines has none to spare between the parts of the summary."""
 
 
 class CompareScreen(ModalScreen[int | None]):
@@ -115,15 +118,16 @@ class CompareScreen(ModalScreen[int | None]):
         if found is None:
             return paragraphs(self._problem or "comparing …", width, theme.style("bold"))
         difference = found.first_difference or "The two runs are the same, event for event."
+        gap = [Text()] if self.app.size.height >= LOW else []
         return [
             *_settings(found.settings, width),
             *_labelled("first difference", difference, width, MAX_SENTENCE),
-            Text(),
+            *gap,
             *self._totals(found, width),
-            Text(),
+            *gap,
             _requests("steps to first token", "time_to_first_token", found, width),
             _requests("finished in step", "finish_step", found, width),
-            Text(),
+            *gap,
             *_head(width),
         ]
 
@@ -156,7 +160,7 @@ class CompareScreen(ModalScreen[int | None]):
             for step, other in ((row.a, row.b), (row.b, row.a)):
                 line.append_text(_cell(name, step, other, self._most[name], size))
         for step in (row.a, row.b):
-            line.append(f"{step.preemptions:>{COUNT_WIDTH},}" if step else " " * COUNT_WIDTH)
+            line.append(f"{_short(step.preemptions):>{COUNT_WIDTH}}" if step else " " * COUNT_WIDTH)
         return line
 
     def on_rows_taken(self, message: Rows.Taken) -> None:
@@ -223,24 +227,32 @@ def _time(ms: float) -> str:
 def _requests(label: str, name: str, found: Comparison, width: int) -> Text:
     """A number for each request, first run → second run; only those that differ if there are too many."""
     a, b = getattr(found.a, name), getattr(found.b, name)
-    ids = list(dict.fromkeys([*a, *b]))
     line = Text(f" {label:<22}", theme.style("dim"))
-    room = width - line.cell_len - 16
-    if sum(len(seq_id) + 8 for seq_id in ids[:200]) > room:
-        ids = [seq_id for seq_id in ids if a.get(seq_id) != b.get(seq_id)]
-    if not ids:
-        return line.append("the same for all" if a or b else "–")
-    for i, seq_id in enumerate(ids):
-        old, new = a.get(seq_id, "–"), b.get(seq_id, "–")
-        text = f"{printable(seq_id)[:12]} {old}" + (f"→{new}" if new != old else "")
-        if line.cell_len + len(text) > width - 14:
-            return line.append(f"… {len(ids) - i:,} more", theme.style("dim"))
-        line.append(f"{text}  ", "" if old == new else "bold")
-    return line
+    room = width - line.cell_len
+    ids = list(dict.fromkeys([*a, *b]))
+    told = [_request(seq_id, a.get(seq_id), b.get(seq_id)) for seq_id in ids]
+    if sum(text.cell_len for text in told) > room:
+        told = [
+            text for text, seq_id in zip(told, ids, strict=True) if a.get(seq_id) != b.get(seq_id)
+        ]
+        room -= 12
+    for i, text in enumerate(told):
+        room -= text.cell_len
+        if room < 0:
+            return line.append(f"… {len(told) - i:,} more")
+        line.append_text(text)
+    return line if told else line.append("the same for all")
+
+
+def _request(seq_id: str, a: int | None, b: int | None) -> Text:
+    text = f"{printable(seq_id)[:12]} {'–' if a is None else a}"
+    if a == b:
+        return Text(f"{text}  ")
+    return Text(f"{text}→{'–' if b is None else b}  ", "bold")
 
 
 def _cell_width(width: int) -> int:
-    return max(NUMBER_WIDTH + 2, (width - STEP_WIDTH - 2 * COUNT_WIDTH) // (2 * len(COLUMNS)))
+    return max(NUMBER_WIDTH + 3, (width - STEP_WIDTH - 2 * COUNT_WIDTH) // (2 * len(COLUMNS)))
 
 
 def _head(width: int) -> list[Text]:
@@ -271,11 +283,19 @@ def _cell(name: str, step: StepRow | None, other: StepRow | None, most: int, siz
         return Text(" " * size)
     value = getattr(step, name)
     differs = other is None or getattr(other, name) != value
-    cell = Text(f"{value:>{NUMBER_WIDTH}} ", Style(bold=differs))
-    room = size - NUMBER_WIDTH - 2
-    halves = min(2 * room, round(2 * room * abs(value) / most)) if value else 0
-    bar = "█" * (halves // 2) + ("▌" if halves % 2 and not theme.is_ascii() else "")
-    return cell.append(f"{bar or ('▌' if value else ''):<{room + 1}}", _bar_style(name, value))
+    cell = Text(f"{_short(value):>{NUMBER_WIDTH}} ", Style(bold=differs))
+    room = size - NUMBER_WIDTH - 1
+    halves = max(1, min(2 * room, round(2 * room * abs(value) / most))) if value else 0
+    half = "" if halves % 2 == 0 else "#" if theme.is_ascii() else "▌"
+    return cell.append(f"{'█' * (halves // 2) + half:<{room}}", _bar_style(name, value))
+
+
+def _short(value: int) -> str:
+    """A number in four characters."""
+    for unit, size in (("", 1), ("k", 1_000), ("M", 1_000_000)):
+        if abs(value) < 1_000 * size:
+            return f"{value // size if value >= 0 else -(-value // size)}{unit}"
+    return "huge"
 
 
 def _bar_style(name: str, value: int) -> Style:

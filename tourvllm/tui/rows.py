@@ -15,7 +15,7 @@ from . import theme
 
 
 class Rows(ScrollView, can_focus=True, inherit_bindings=False):
-    """Shows `count` rows, drawn by `draw(number, width)`. Keys and mouse choose among those that `stands` allows."""
+    """Shows `count` rows by `draw(number, width)`. Keys and mouse choose among those that `stands` allows."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "step(-1)", show=False),
@@ -59,7 +59,9 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self.count = count
         self.virtual_size = Size(self.size.width, count)
         self._choose(chosen, 1)
-        self.refresh()
+        height = self.scrollable_content_region.height
+        if self.chosen >= height:
+            self.scroll_to(y=self.chosen - height // 3, animate=False, force=True)
 
     def _choose(self, number: int, direction: int) -> None:
         """Choose row `number`, or else the nearest that may be chosen, first looking in `direction`."""
