@@ -73,7 +73,7 @@ def _print_run(plan: Plan, sink: FileSink, steps: int | None, verify: bool) -> N
     walk = PlainWalk(click.echo, plan.scenario.watch)
     walk.title(plan.scenario.title, plan.scenario.about)
     run = Run(plan, [sink], verify, _loading_progress())
-    run.narrate = walk.note
+    run.narrate, run.put = walk.note, walk.ask
     run.listeners.append(lambda event: walk.event(event, run.state))
     if steps:
         run.listeners.append(lambda event: _stop_after(event, steps, Stopped))
@@ -111,6 +111,8 @@ def replay_plain(trace: Trace) -> int:
         cursor.seek(cursor.position + 1)
         for note in trace.notes.get(cursor.position, []):
             walk.note(note)
+        if ask := trace.asks.get(cursor.position):
+            walk.ask(ask)
         try:
             walk.event(trace.event(cursor.position - 1), cursor.state)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

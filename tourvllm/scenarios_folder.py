@@ -19,13 +19,14 @@ class ScenarioFile:
 
 
 def bundled_names() -> list[str]:
-    """The names of the scenarios that ship with the package."""
+    """The names of the scenarios that ship with the package: the tour, then the others."""
     folder = files("tourvllm.scenarios")
-    return sorted(
+    names = [
         entry.name.removesuffix(".yaml")
         for entry in folder.iterdir()
         if entry.name.endswith(".yaml")
-    )
+    ]
+    return sorted(names, key=lambda name: (name != "tour", name))
 
 
 def bundled(name: str) -> ScenarioFile:
