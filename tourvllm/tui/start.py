@@ -1,21 +1,8 @@
-"""Starting and ending the app so that the terminal is whole afterwards and the exit code is honest."""
+"""Opening the debugger on a run that begins, or on one that was recorded."""
 
-import asyncio
 import os
-import signal
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault(
-    "TEXTUAL_FPS", "120"
-)  # before textual is imported: key to paint in one short frame
-
-from textual.app import App
 
 from ..plain_run import set_threads, tell_trace
 from ..plan import Plan
@@ -24,6 +11,7 @@ from ..tour.trace import Trace
 from .app import TourApp
 from .links import ChildLink, Link, ThreadLink
 from .session import Session
+from .terminal import run_app
 
 
 def run_live(plan: Plan, path: Path, steps: int | None, in_process: bool, verify: bool) -> int:
@@ -55,44 +43,3 @@ def run_replay(trace: Trace, path: Path) -> int:
     if trace.problem:
         session.message = trace.problem
     return run_app(TourApp(session))
-
-
-def run_app(app: App[Any]) -> int:
-    """Run an app in the terminal and return its exit code."""
-    with _quiet_terminal():
-        asyncio.run(_run_until_signal(app))
-    return app.return_code or 0
-
-
-async def _run_until_signal(app: App[Any]) -> None:
-    """Run the app; a polite signal to end restores the terminal first."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, partial(app.exit, return_code=128 + number))
-    await app.run_async()
-
-
-@contextmanager
-def _quiet_terminal() -> Iterator[None]:
-    """Give the app the terminal and keep everything else that is printed off it, until the app ends."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    screen = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
-    saved = os.dup(1), os.dup(2)
-    originals = sys.__stdout__, sys.__stderr__
-    with tempfile.TemporaryFile() as log:
-        sys.__stdout__ = sys.__stderr__ = screen  # type: ignore[misc]
-        os.dup2(log.fileno(), 1)
-        os.dup2(log.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.__stdout__, sys.__stderr__ = originals  # type: ignore[misc]
-            with suppress(OSError):  # the terminal may be gone
-                screen.close()
-            for number, original in enumerate(saved, 1):
-                os.dup2(original, number)
-                os.close(original)
-            log.seek(0)
-            if printed := log.read().decode("utf-8", "replace").strip():
-                sys.stderr.write(printed + "\n")
