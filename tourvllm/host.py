@@ -5,16 +5,20 @@ it sends a few of its own: `status` (a word on what it does), `paused` (it halte
 """
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
 import msgspec
 
+from .engine.errors import EngineError
+from .errors import UsageError
 from .plain_run import ENGINE_HELP
 from .plan import make_plan
-from .tour.recorder import FileSink, Recorder, Sink
-from .tour.stops import group_of
+from .tour.errors import RecordError, TourError
+from .tour.recorder import FileSink, Recorder
+from .tour.stops import MARKS, group_of
 from .tour.trace import Event, ends_phase
 from .tour.triggers import Trigger, first_hit
 
@@ -48,7 +52,11 @@ class SendSink:
 
 
 class Stepper:
-    """Decides after each event whether to halt, and waits there for the next command."""
+    """Decides after each event whether to halt, and waits there for the next command.
+
+    Commands: `go` (until: event, step, phase, stop, group, mark or break; breakpoints: their lines; counts: how
+    often each had triggered before the engine first heard of it), `pause`, `bookmark` and `quit`.
+    """
 
     def __init__(
         self, commands: "SimpleQueue[Command]", say: Callable[..., None], recorder: Recorder
@@ -57,41 +65,72 @@ class Stepper:
         self._say = say
         self._recorder = recorder
         self._goal: Command = {}
-        self._triggers: list[Trigger] = []
+        self._running = False
+        self._triggers: dict[str, Trigger] = {}
         self._last: Event | None = None
 
     def wait(self) -> None:
         """Wait for the command that lets the engine go on. Raises Stopped for `quit`."""
-        while not self._take(self._commands.get()):
-            pass
+        self._running = False
+        while not self._running:
+            self._obey(self._commands.get())
 
     def after(self, event: Event) -> None:
         """Called after each event; returns when the engine may go on."""
         self._last = event
-        # Conditions trigger where they become true, so each one is asked at each event.
-        hit = first_hit(self._triggers, event, self._recorder.state)
-        paused = hit is not None or self._reached(event)
-        while not paused and not self._commands.empty():
-            paused = not self._take(self._commands.get())
-        if paused:
+        hit = self._breakpoint(event)
+        halt = hit is not None or self._reached(event)
+        while not halt and not self._commands.empty():
+            self._obey(self._commands.get())
+            halt = not self._running
+        if halt:
             self._recorder.flush()
-            self._say("paused", breakpoint=hit)
+            counts = {line: trigger.count for line, trigger in self._triggers.items()}
+            self._say("paused", breakpoint=hit, counts=counts)
             self.wait()
 
-    def _take(self, command: Command) -> bool:
-        """Obey a command. Whether the engine runs after it."""
-        if command["cmd"] == "quit":
+    def _breakpoint(self, event: Event) -> str | None:
+        """The breakpoint to halt at, or why one cannot be evaluated.
+
+        All of them are asked at each event, whatever the goal: conditions trigger where they become true, and hits
+        are counted over the whole run. Only a run to a breakpoint halts at one.
+        """
+        hit = first_hit(self._triggers.values(), event, self._recorder.state)
+        return hit if self._goal.get("until") == "break" or hit not in self._triggers else None
+
+    def _obey(self, command: Command) -> None:
+        """Obey a command: it may set the engine running, halt it, or leave that as it is."""
+        kind = command["cmd"]
+        if kind == "quit":
             from .runs import Stopped
 
             raise Stopped("stopped by the user")
-        if command["cmd"] != "go":
-            return False
-        self._goal = command
-        self._triggers = [Trigger(text) for text in command.get("breakpoints", ())]
-        for trigger in self._triggers:
-            # What is already true here is nothing new: only what becomes true later halts.
-            trigger.hit(self._last or Event(-1, 0, ""), self._recorder.state)
-        return True
+        if kind == "bookmark":
+            self._bookmark(command)
+        elif kind == "go":
+            self._goal, self._running = command, True
+            self._take_breakpoints(command.get("breakpoints", ()), command.get("counts", {}))
+        else:
+            self._running = False
+
+    def _bookmark(self, command: Command) -> None:
+        """Write a bookmark into the trace, at the position that the viewer looks at."""
+        where = {key: command[key] for key in ("i", "step") if key in command}
+        self._recorder.note("bookmark", say=command["say"], **where)
+        self._recorder.flush()
+
+    def _take_breakpoints(self, lines: Iterable[str], counts: dict[str, int]) -> None:
+        """Keep the breakpoints that are known, and their counts; prime the new ones."""
+        self._triggers = {
+            line: self._triggers.get(line) or self._primed(line, counts) for line in lines
+        }
+
+    def _primed(self, line: str, counts: dict[str, int]) -> Trigger:
+        """A new breakpoint. What is already true here is nothing new: only what becomes true later halts."""
+        trigger = Trigger(line)
+        trigger.start(self._last, self._recorder.state)
+        trigger.count = counts.get(line, 0)
+        return trigger
 
     def _reached(self, event: Event) -> bool:
         """Whether the goal of the last `go` is here."""
@@ -107,7 +146,7 @@ class Stepper:
         if until == "group":
             group = group_of(event.stop)
             return group is not None and group.key == self._goal["group"]
-        return False
+        return until == "mark" and event.stop in MARKS
 
 
 def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -> bool:
@@ -116,35 +155,36 @@ def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -
     def say(kind: str, **fields: Any) -> None:
         send(msgspec.json.encode({"kind": kind, **fields}))
 
-    file: FileSink | None = None
     try:
         say("status", text="loading torch")
         from .runs import Run, Stopped
     except ImportError as error:
         say("failed", error=f"{ENGINE_HELP} ({error})", detail="")
         return False
+    file = FileSink(order["record"])
     try:
         say("status", text="loading the model")
         plan = make_plan(order["name"], order["text"], order["settings"])
-        file = FileSink(order["record"])
-        sinks: list[Sink] = [file, SendSink(send)]
 
         def progress(share: float) -> None:
             say("status", text=f"loading the model {share:.0%}")
 
-        run = Run(plan, sinks, order.get("verify", False), progress)
+        run = Run(plan, [file, SendSink(send)], order.get("verify", False), progress)
         stepper = Stepper(commands, say, run.recorder)
         run.listeners.append(stepper.after)
         say("status", text="ready")
         stepper.wait()
         run.run()
+        file.close()
         say("done")
         return True
     except Stopped:
         return True
     except Exception as error:
-        say("failed", error=f"{type(error).__name__}: {error}", detail=traceback.format_exc())
+        ours = isinstance(error, TourError | EngineError | UsageError)
+        told = str(error) if ours else f"{type(error).__name__}: {error}"
+        say("failed", error=told, detail=traceback.format_exc())
         return False
     finally:
-        if file:
+        with suppress(RecordError):  # told, or the user has quit
             file.close()

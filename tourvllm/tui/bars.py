@@ -1,44 +1,23 @@
 """The two lines that frame the screen: where we are, and which keys there are."""
 
+from collections.abc import Iterable
+
 from rich.style import Style
 from rich.text import Text
 from textual.widgets import Static
 
 from ..tour.text import printable
-from .pane import BOLD, DIM
+from . import theme
+from .pane import BOLD
 from .session import Session
 from .view import View
 
-KEYS = (
-    ("n", "step"),
-    ("p", "back"),
-    ("s", "stop"),
-    ("S", "stop back"),
-    ("c", "continue"),
-    ("[ ]", "marks"),
-    ("1-6", "to group"),
-    ("space", "play"),
-    (":", "go to"),
-    ("z", "zoom"),
-    ("?", "help"),
-    ("q", "quit"),
-)
-NARROW_KEYS = (
-    ("n", "step"),
-    ("p", "back"),
-    ("s", "stop"),
-    ("c", "cont"),
-    ("1-6", "group"),
-    (":", "go"),
-    ("v", "view"),
-    ("z", "zoom"),
-    ("?", "help"),
-    ("q", "quit"),
-)
 
+def status_line(session: Session, view: View | None, playing: str) -> Text:
+    """LIVE or REPLAY, the scenario, the step, its phase, the stop, the free blocks, the score, its line.
 
-def status_line(session: Session, view: View | None, playing: bool) -> Text:
-    """LIVE or REPLAY, the scenario, the step, its phase, the stop, its line, the free blocks."""
+    `playing` is at what speed the app plays by itself, or nothing.
+    """
     kind = (
         "LIVE" if session.live and not session.ended else "REPLAY" if not session.live else "ENDED"
     )
@@ -60,15 +39,15 @@ def status_line(session: Session, view: View | None, playing: bool) -> Text:
     else:
         line.append("step 0  before the first stop  ")
     line.append(_free(view), style=BOLD)
-    if session.busy or playing:
-        line.append(
-            f"  {'searching … space stops' if session.searching else 'running …'}"
-            if session.busy
-            else "  playing",
-            style=Style(reverse=True),
-        )
+    if session.score.asked:
+        line.append(f"  predictions {session.score.right}/{session.score.asked}", style=BOLD)
+    doing = playing
+    if session.busy and not playing:
+        doing = "searching … space stops" if session.searching else "running … space halts"
+    if doing:
+        line.append("  ").append(f" {doing} ", style=Style(reverse=True))
     if view.event and view.event.at:
-        line.append(f"  {printable(view.event.at[0])}:{view.event.at[1]}", style=DIM)
+        line.append(f"  {printable(view.event.at[0])}:{view.event.at[1]}", style=theme.style("dim"))
     return line
 
 
@@ -93,12 +72,12 @@ class Bar(Static):
         self.update(line, layout=False)
 
 
-def key_line(message: str, narrow: bool) -> Text:
+def key_line(message: str, keys: Iterable[tuple[str, str]]) -> Text:
     """The keys, or what there is to say just now."""
     if message:
         return Text(f" {printable(message)}", style=Style(bold=True, reverse=True))
     line = Text(" ")
-    for key, what in NARROW_KEYS if narrow else KEYS:
+    for key, what in keys:
         line.append(key, style=BOLD)
-        line.append(f" {what}  ", style=DIM)
+        line.append(f" {what}  ", style=theme.style("dim"))
     return line

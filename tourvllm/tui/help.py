@@ -1,5 +1,6 @@
-"""The help screen: keys, signs and stops, from the same tables that the rest of the program uses."""
+"""The help screen: keys, signs, words and stops, from the same tables that the rest of the program uses."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -8,25 +9,11 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from ..tour.glossary import GLOSSARY
 from ..tour.stops import GROUPS, STOPS
-
-KEYS = """\
-n  →         one engine step on
-p  ←         one engine step back
-s  S         one stop on, one stop back
-c  C         on, or back, to a breakpoint of the scenario; with none, to the end
-f            on to the end of this phase: scheduling, the model's pass, the closing
-[  ]         back, or on, to a mark of the timeline: preempt, finish, evict, reject
-1 .. 6       on to the next stop of that group
-Home  End    the start, the end of what is recorded
-:            go to a step by its number
-space        play and pause
-Tab          next pane; ↑ ↓ PgUp PgDn scroll it, Shift+← Shift+→ sideways
-z            zoom the pane; z again or Esc: back
-v            next view (on a small terminal)
-?            this page; Esc: back
-q            quit
-"""
+from . import theme
+from .keys import table
+from .pane import Pane
 
 SIGNS = """\
 A            a request; its letter and colour are the same everywhere
@@ -44,26 +31,44 @@ timeline     tokens a step: blue prefill, yellow decode, green mixed
 
 
 class HelpScreen(ModalScreen[None]):
-    """Keys, signs, and what each stop means."""
+    """The focused pane's keys and words first, then all keys, signs and stops."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q", "dismiss", "Back"),
     ]
 
+    def __init__(self, pane: Pane | None, keymap: Mapping[str, str]) -> None:
+        super().__init__()
+        self._pane = pane
+        self._keymap = keymap
+
     def compose(self) -> ComposeResult:
         """Lay the page out."""
-        stops = []
-        for group in GROUPS:
-            stops.append(f"{group.key} {group.name}")
-            stops += [
-                f"  {name}\n      {stop.about}"
-                for name, stop in STOPS.items()
-                if stop.group is group
-            ]
-        text = "\n".join(["KEYS", KEYS, "SIGNS", SIGNS, "STOPS", *stops])
+        parts = [*_of_pane(self._pane), *table(self._keymap), "SIGNS", SIGNS, *_stops()]
         with VerticalScroll():
-            yield Static(text, markup=False)
+            yield Static(theme.shown("\n".join(parts)), markup=False)
 
     def on_mount(self) -> None:
         """The page takes the scrolling keys."""
         self.query_one(VerticalScroll).focus()
+
+
+def _of_pane(pane: Pane | None) -> list[str]:
+    """What a pane is controlled by, and the words that stand in it."""
+    if pane is None:
+        return ["Tab chooses a pane; then this page begins with its keys and words.", ""]
+    lines = [f"THIS PANE: {(pane.id or '').upper()}"]
+    lines += [f"{key:<12} {what}" for key, what in pane.KEYS]
+    for term in pane.TERMS:
+        lines += [f"  {term}", f"      {GLOSSARY[term]}"] if term in GLOSSARY else []
+    return [*lines, ""]
+
+
+def _stops() -> list[str]:
+    lines = ["STOPS"]
+    for group in GROUPS:
+        lines.append(f"{group.key} {group.name}")
+        lines += [
+            f"  {name}\n      {stop.about}" for name, stop in STOPS.items() if stop.group is group
+        ]
+    return lines

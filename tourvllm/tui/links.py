@@ -20,6 +20,9 @@ import msgspec
 from ..host import QUIT, Command, serve
 from ..plain_run import set_threads
 
+LAST_WORDS = 4096
+"""Bytes of what a child has printed in which its last words are looked for."""
+
 Receive = Callable[[list[bytes]], None]
 Lost = Callable[[str], None]
 
@@ -91,6 +94,7 @@ class ChildLink:
             await process.wait()
         if self._reader:
             self._reader.cancel()
+        self._log.close()
 
     def _kill(self, process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
@@ -124,7 +128,7 @@ class ChildLink:
             if code < 0
             else f"ended with exit code {code}"
         )
-        self._log.seek(0)
+        self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LAST_WORDS))
         printed = self._log.read().decode("utf-8", "replace").strip().splitlines()
         return f"The engine's process {how}." + (
             f" Its last words: {printed[-1]}" if printed else ""

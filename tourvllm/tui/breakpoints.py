@@ -1,0 +1,57 @@
+"""The breakpoints of a session: the scenario's and the user's own, on or off, and how often each triggers."""
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+
+from ..tour.cursor import Cursor
+from ..tour.errors import ExpressionError
+from ..tour.trace import Trace
+from ..tour.triggers import Trigger, first_hit
+
+SLICE = 64
+"""Events that are counted between two looks at the clock."""
+
+
+@dataclass
+class BreakpointEntry:
+    """One breakpoint. `count` is how often it has triggered in what is recorded; None while nobody has counted."""
+
+    line: str
+    enabled: bool = True
+    from_scenario: bool = False
+    count: int | None = None
+
+
+def of_scenario(trace: Trace) -> list[BreakpointEntry]:
+    """The breakpoints that the trace's header names; what is none (a stranger wrote it) is left out."""
+    found = trace.table("scenario").get("breakpoints")
+    lines = found if isinstance(found, list) else []
+    return [BreakpointEntry(line, from_scenario=True) for line in lines if _is_one(line)]
+
+
+def _is_one(line: object) -> bool:
+    try:
+        return isinstance(line, str) and Trigger(line) is not None
+    except ExpressionError:
+        return False
+
+
+def count_hits(trace: Trace, entries: Iterable[BreakpointEntry]) -> Generator[None, None, None]:
+    """Count how often the entries that nobody has counted trigger in what is recorded, a slice a step."""
+    new = {entry.line: entry for entry in entries if entry.count is None}
+    if not new:
+        return
+    triggers = [Trigger(line) for line in new]
+    cursor = Cursor(trace)
+    for trigger in triggers:
+        trigger.start(None, cursor.state)
+    while not cursor.at_end:
+        for _ in range(SLICE):
+            cursor.seek(cursor.position + 1)
+            if event := cursor.event:
+                first_hit(triggers, event, cursor.state)
+            if cursor.at_end:
+                break
+        yield
+    for trigger in triggers:
+        new[trigger.text].count = trigger.count

@@ -1,0 +1,31 @@
+"""Looking for a text in what is recorded, a slice a step, so that the screen never stands still."""
+
+from collections.abc import Generator
+
+from ..tour.cursor import Cursor
+from ..tour.trace import Event, Trace
+from ..tour.why import why
+
+SLICE = 32
+"""Events that are looked at between two looks at the clock."""
+
+
+def next_text(trace: Trace, after: int, text: str) -> Generator[None, None, int | None]:
+    """The position after the next event whose stop, facts, reason or notes hold `text`, in any case of letters."""
+    sought = text.casefold()
+    cursor = Cursor(trace)
+    cursor.seek(after)
+    while not cursor.at_end:
+        cursor.seek(cursor.position + 1)
+        event = cursor.event
+        if event and sought in _said(event, cursor, trace).casefold():
+            return cursor.position
+        if cursor.position % SLICE == 0:
+            yield
+    return None
+
+
+def _said(event: Event, cursor: Cursor, trace: Trace) -> str:
+    facts = " ".join(f"{key}={value}" for key, value in event.facts.items())
+    notes = " ".join(trace.notes.get(cursor.position, ()))
+    return f"{event.stop} {facts} {why(event, cursor.state)} {notes}"

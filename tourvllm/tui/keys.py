@@ -1,0 +1,163 @@
+"""The table of keys: bindings, the key line, the help page and the configuration file all come from it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from textual.binding import Binding
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a key does. `id` is its name in the configuration; `keys` are Textual's names, with commas."""
+
+    id: str
+    keys: str
+    action: str
+    about: str
+    priority: bool = False
+
+
+WALK = (
+    Key("next_step", "n,right", "move('next_step')", "one engine step on"),
+    Key("previous_step", "p,left", "move('previous_step')", "one engine step back"),
+    Key("next_stop", "s", "move('next_stop')", "one stop on"),
+    Key("previous_stop", "S", "move('previous_stop')", "one stop back"),
+    Key("run_on", "c", "move('run_on')", "on to a breakpoint; with none, to the end"),
+    Key("run_back", "C", "move('run_back')", "back to a breakpoint; with none, to the start"),
+    Key(
+        "finish_phase",
+        "f",
+        "move('finish_phase')",
+        "to the end of this phase: schedule, model, closing",
+    ),
+    *(
+        Key(f"group_{key}", str(key), f"group({key})", f"on to the next stop of group {key}")
+        for key in range(1, 7)
+    ),
+    Key("play", "space", "play", "play and pause; halt what is on its way"),
+    Key("slower", "less_than_sign", "speed(-1)", "play slower"),
+    Key("faster", "greater_than_sign", "speed(1)", "play faster"),
+)
+JUMP = (
+    Key("previous_mark", "left_square_bracket", "move('previous_mark')", "to the mark before"),
+    Key(
+        "next_mark",
+        "right_square_bracket",
+        "move('next_mark')",
+        "to the next mark: P F E R B of the timeline",
+    ),
+    Key("go_to", "colon", "go_to", "to a step by its number"),
+    Key("find", "slash", "find", "to the next stop that has to do with a text"),
+    Key("start", "home", "move('go_to_start')", "to the start"),
+    Key("end", "end", "move('go_to_end')", "to the end of what is recorded"),
+)
+KEEP = (
+    Key("break", "b", "break", "breakpoint here, or on a request or a condition"),
+    Key("breakpoints", "B", "breakpoints", "the list of breakpoints"),
+    Key("watch", "w", "watch", "the list of watch expressions"),
+    Key("bookmark", "m", "bookmark", "bookmark this place with a note"),
+    Key("follow", "x", "follow", "follow a request in all panes; Esc ends it"),
+    Key("export", "e", "export", "write the run, with your bookmarks, to a file"),
+    Key("restart", "r", "restart", "run the scenario again, with other settings if wanted"),
+    Key("compare", "d", "compare", "compare this run with the one before the restart"),
+)
+LOOK = (
+    Key(
+        "next_pane",
+        "tab",
+        "next_pane(1)",
+        "next pane; ↑ ↓ PgUp PgDn scroll it, Shift+← → sideways",
+        True,
+    ),
+    Key("previous_pane", "shift+tab", "next_pane(-1)", "the pane before", True),
+    Key("zoom", "z", "zoom", "zoom the pane; again or Esc: back"),
+    Key("view", "v", "view", "next view, on a small terminal"),
+    Key("presenter", "P", "presenter", "presenter mode: few panes, for a projector"),
+    Key("theme", "T", "theme", "next theme: dark, light, contrast"),
+    Key("help", "question_mark", "help", "this page"),
+    Key("interrupt", "ctrl+c", "interrupt", "halt what is on its way", True),
+    Key("quit", "q", "quit", "quit"),
+)
+SECTIONS = (("KEYS: WALK", WALK), ("JUMP", JUMP), ("KEEP AND COMPARE", KEEP), ("LOOK", LOOK))
+KEYS = {key.id: key for _, section in SECTIONS for key in section}
+
+WIDE_LINE = (
+    ("next_step", "step"),
+    ("previous_step", "back"),
+    ("next_stop", "stop"),
+    ("run_on", "continue"),
+    ("break", "break"),
+    ("watch", "watch"),
+    ("find", "find"),
+    ("go_to", "go to"),
+    ("play", "play"),
+    ("bookmark", "mark"),
+    ("restart", "restart"),
+    ("zoom", "zoom"),
+    ("help", "help"),
+    ("quit", "quit"),
+)
+NARROW_LINE = (
+    ("next_step", "step"),
+    ("previous_step", "back"),
+    ("next_stop", "stop"),
+    ("run_on", "cont"),
+    ("break", "break"),
+    ("go_to", "go"),
+    ("view", "view"),
+    ("zoom", "zoom"),
+    ("help", "help"),
+    ("quit", "quit"),
+)
+"""What the key line names: the id and a word."""
+
+_SHOWN = {
+    "right": "→",
+    "left": "←",
+    "up": "↑",
+    "down": "↓",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "colon": ":",
+    "slash": "/",
+    "question_mark": "?",
+    "space": "space",
+    "home": "Home",
+    "end": "End",
+    "tab": "Tab",
+    "shift+tab": "Shift+Tab",
+    "ctrl+c": "Ctrl+C",
+}
+
+
+def bindings() -> Iterable[Binding]:
+    """Textual's bindings for the table."""
+    for key in KEYS.values():
+        yield Binding(key.keys, key.action, key.about, id=key.id, priority=key.priority)
+
+
+def shown(keys: str) -> list[str]:
+    """How the keys of a binding stand on the screen."""
+    return [_SHOWN.get(key.strip(), key.strip()) for key in keys.split(",")]
+
+
+def key_line(
+    words: Iterable[tuple[str, str]], keymap: Mapping[str, str]
+) -> Iterable[tuple[str, str]]:
+    """The keys as they are set now, each with its word."""
+    for key_id, word in words:
+        yield shown(keymap.get(key_id, KEYS[key_id].keys))[0], word
+
+
+def table(keymap: Mapping[str, str]) -> list[str]:
+    """All keys as lines of text, by section."""
+    lines = []
+    for title, section in SECTIONS:
+        lines.append(title)
+        lines += [
+            f"{'  '.join(shown(keymap.get(key.id, key.keys))):<12} {key.about}" for key in section
+        ]
+        lines.append("")
+    return lines

@@ -1,0 +1,221 @@
+"""The lists that a reader keeps while debugging: breakpoints and watch expressions."""
+
+from collections.abc import Callable
+from functools import partial
+
+from rich.text import Text
+from textual import events
+from textual.containers import VerticalScroll
+
+from ..tour.errors import ExpressionError
+from ..tour.expressions import names
+from ..tour.stops import STOPS
+from ..tour.text import printable
+from ..tour.triggers import check_breakpoint
+from . import theme, watch
+from .breakpoints import BreakpointEntry, count_hits
+from .dialog import Dialog, paragraphs
+from .prompt import PromptScreen, name_completer
+from .session import Session
+
+Done = Callable[[str], None]
+
+
+class ListDialog(Dialog[None]):
+    """A list with a chosen row. A subclass says what its rows are and what its keys do."""
+
+    KEYS = ""
+    EMPTY = ""
+    BEFORE = 1
+    """Lines above the first row."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.row = 0
+
+    def rows(self, width: int) -> list[Text]:
+        """A line for each row."""
+        raise NotImplementedError
+
+    def lines(self, width: int) -> list[Text]:
+        """The rows and the keys."""
+        rows = self.rows(width)
+        self.row = max(0, min(self.row, len(rows) - 1))
+        for number, row in enumerate(rows):
+            row.no_wrap, row.overflow = True, "ellipsis"
+            if number == self.row:
+                row.stylize(theme.style("here"))
+        empty = [Text(self.EMPTY, theme.style("dim"))] if not rows else []
+        keys = paragraphs(self.KEYS, width, theme.style("dim"))
+        return [Text(), *rows, *empty, Text(), *keys]
+
+    def on_key(self, event: events.Key) -> None:
+        """Move, leave, or what the list is for."""
+        event.stop()
+        if event.key in ("escape", "q"):
+            self.dismiss(None)
+        elif event.key in ("up", "down", "home", "end", "pageup", "pagedown"):
+            self._move(event.key)
+        else:
+            self.pressed(event.key)
+            if self.is_active:
+                self.show()
+
+    def _move(self, key: str) -> None:
+        step = {"up": -1, "down": 1, "pageup": -10, "pagedown": 10, "home": -(10**6)}
+        self.row += step.get(key, 10**6)
+        self.show()
+        box = self.query_one(VerticalScroll)
+        top, height = int(box.scroll_offset.y), box.scrollable_content_region.height
+        line = self.row + self.BEFORE
+        if not top <= line < top + height:
+            box.scroll_to(y=max(0, line - height // 2), animate=False, force=True)
+
+    def pressed(self, key: str) -> None:
+        """A key that is not for moving."""
+        raise NotImplementedError
+
+    def ask(self, prompt: PromptScreen, then: Done) -> None:
+        """Let a line be typed, then go on with it."""
+
+        def typed(text: str | None) -> None:
+            if text is not None:
+                then(text)
+            self.show()
+
+        self.app.push_screen(prompt, typed)
+
+
+def breakpoint_prompt(session: Session, value: str, replaces: str | None = None) -> PromptScreen:
+    """Asks for a breakpoint's line. `replaces` is the one that is edited."""
+
+    def problem(text: str) -> str | None:
+        if text != replaces and any(entry.line == text for entry in session.breakpoints):
+            return f"There is already a breakpoint {text}."
+        try:
+            check_breakpoint(text, session.request_ids)
+        except ExpressionError as error:
+            return str(error)
+        return None
+
+    return PromptScreen(
+        "breakpoint:",
+        value,
+        "a stop, a request or a condition [if CONDITION] [hits N]   Tab completes, Enter sets, Escape leaves",
+        problem,
+        name_completer({**dict.fromkeys(STOPS), **names(session.place().state)}),
+    )
+
+
+class BreakpointsScreen(ListDialog):
+    """The breakpoints: on or off, how often each triggers, where it is from."""
+
+    HEADING = "breakpoints"
+    EMPTY = "No breakpoints: a adds one, b adds one at the stop on the screen."
+    KEYS = "↑ ↓ choose   space on and off   Enter edit   a add   d delete   Esc close"
+
+    def on_mount(self) -> None:
+        """Begin to count how often they trigger."""
+        super().on_mount()
+        self._counting = count_hits(self.session.trace, self.session.breakpoints)
+        self.set_interval(1 / 30, self._count)
+
+    def _count(self) -> None:
+        if all(entry.count is not None for entry in self.session.breakpoints):
+            return
+        if next(self._counting, self) is self:  # it has ended: shown, or begun anew for a new entry
+            self._counting = count_hits(self.session.trace, self.session.breakpoints)
+            self.show()
+
+    def rows(self, width: int) -> list[Text]:
+        """On or off, the line, its count, where it is from."""
+        return [self._line(entry, width) for entry in self.session.breakpoints]
+
+    def _line(self, entry: BreakpointEntry, width: int) -> Text:
+        hits = "…" if entry.count is None else f"{entry.count} hit{'s' * (entry.count != 1)}"
+        whose = "scenario" if entry.from_scenario else "yours"
+        line = Text(f" {'[x]' if entry.enabled else '[ ]'} {printable(entry.line)}")
+        line.truncate(max(10, width - 22), overflow="ellipsis", pad=True)
+        return line.append(f"{hits:>10}  {whose:<9}", style="" if entry.enabled else "dim")
+
+    def pressed(self, key: str) -> None:
+        """Toggle, add, edit, delete."""
+        entries = self.session.breakpoints
+        if key in ("a", "b"):
+            self.ask(breakpoint_prompt(self.session, ""), self._add)
+        elif not entries:
+            return
+        elif key == "space":
+            entries[self.row].enabled = not entries[self.row].enabled
+            entries[self.row].count = None  # the engine does not count those that are off
+        elif key in ("d", "delete"):
+            del entries[self.row]
+        elif key == "enter":
+            line = entries[self.row].line
+            self.ask(breakpoint_prompt(self.session, line, line), self._replace)
+
+    def _add(self, line: str) -> None:
+        self.session.breakpoints.append(BreakpointEntry(line))
+        self.row = len(self.session.breakpoints) - 1
+
+    def _replace(self, line: str) -> None:
+        if line != self.session.breakpoints[self.row].line:
+            self.session.breakpoints[self.row] = BreakpointEntry(line)
+
+
+class WatchScreen(ListDialog):
+    """The watch expressions with their values, and the ready-made ones."""
+
+    HEADING = "watch expressions"
+    KEYS = "↑ ↓ choose   Enter edit, or take a ready-made one   a add   d delete   Esc close"
+
+    def __init__(self, session: Session, selected: str | None) -> None:
+        super().__init__(session)
+        state = session.place().state
+        self._templates = watch.templates(state, selected)
+
+    @property
+    def _ready_made(self) -> list[str]:
+        return [text for text in self._templates if text not in self.session.watches]
+
+    def rows(self, width: int) -> list[Text]:
+        """The user's list, then what may be taken."""
+        cursor = self.session.place()
+        texts = [(text, "") for text in self.session.watches]
+        texts += [(text, "dim") for text in self._ready_made]
+        lines = []
+        for number, (text, style) in enumerate(texts):
+            ready = number >= len(self.session.watches)
+            line = Text(f" {'+ ' if ready else ''}{printable(text)}", style=style)
+            line.append(f" = {watch.value(text, cursor)}")
+            lines.append(line)
+        return lines
+
+    def pressed(self, key: str) -> None:
+        """Add, take, edit, delete."""
+        watches = self.session.watches
+        own = self.row < len(watches)
+        if key == "a":
+            self.ask(self._prompt(""), self._add)
+        elif key == "enter" and own:
+            self.ask(self._prompt(watches[self.row]), self._replace)
+        elif key == "enter" and self._ready_made:
+            self._add(self._ready_made[self.row - len(watches)])
+        elif key in ("d", "delete") and own:
+            del watches[self.row]
+
+    def _add(self, text: str) -> None:
+        if text not in self.session.watches and len(self.session.watches) < watch.MAX_WATCHES:
+            self.session.watches.append(text)
+        self.row = len(self.session.watches) - 1
+
+    def _replace(self, text: str) -> None:
+        self.session.watches[self.row] = text
+
+    def _prompt(self, value: str) -> PromptScreen:
+        cursor = self.session.place()
+        completer = name_completer(names(cursor.state, cursor.event))
+        hint = "an expression over the state   Tab completes, Enter watches, Escape leaves"
+        check = partial(watch.problem, request_ids=self.session.request_ids)
+        return PromptScreen("watch:", value, hint, check, completer)
