@@ -160,6 +160,15 @@ class Recorder:
         """Record a line that belongs to the last event: a `note` (narration), an `ask` or a `bookmark`."""
         self._write(_encode({"kind": kind, "i": self.count, "step": self._step, **fields}))
 
+    @contextmanager
+    def halted(self) -> Iterator[None]:
+        """While somebody looks at a halted run: this time does not count in the events' times."""
+        since = self._clock()
+        try:
+            yield
+        finally:
+            self._start += self._clock() - since
+
     def flush(self) -> None:
         """Make everything recorded so far safe in every sink."""
         for sink in self._sinks:

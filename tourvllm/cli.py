@@ -11,7 +11,7 @@ from . import __version__
 from .engine.errors import EngineError
 from .errors import UsageError
 from .say import say_error
-from .tour.errors import ScenarioError, TraceError
+from .tour.errors import ExpressionError, ScenarioError, TraceError
 from .tour.scenario import ODD_YAML
 
 
@@ -50,6 +50,15 @@ def main() -> None:
     """
 
 
+_watch = click.option(
+    "--watch",
+    "watches",
+    multiple=True,
+    metavar="EXPR",
+    help="Tell each change of this value, old -> new: free, A.block_table, len(waiting). Repeatable.",
+)
+
+
 @main.command()
 @click.argument("scenario")
 @click.option(
@@ -74,11 +83,16 @@ def main() -> None:
     "--plain", is_flag=True, help="Print the walk as text (as when there is no terminal)."
 )
 @click.option("--steps", type=click.IntRange(min=1), help="Stop after this many engine steps.")
-@click.option(
-    "--in-process", is_flag=True, help="Keep the engine in this process (for pdb and tests)."
-)
+@click.option("--in-process", is_flag=True, help="Keep the engine in this process (for tests).")
 @click.option(
     "--verify", is_flag=True, help="Compare the recorded state with the engine at every stop."
+)
+@_watch
+@click.option(
+    "--pdb",
+    "pdb_at",
+    metavar="BREAKPOINT",
+    help="Open pdb inside the engine at this stop: preempt, or \"preempt if seq == 'D'\". Implies --plain.",
 )
 def run(
     scenario: str,
@@ -91,6 +105,8 @@ def run(
     steps: int | None,
     in_process: bool,
     verify: bool,
+    watches: tuple[str, ...],
+    pdb_at: str | None,
 ) -> None:
     """Run SCENARIO (a YAML file or a bundled name) and step through it."""
     from .plan import make_plan
@@ -106,11 +122,17 @@ def run(
         settings["engine.attention"] = attention
     file = find_scenario(scenario)
     plan = make_plan(file.name, file.text, settings, file.where)
-    path = trace_path(plan.name, record, Path(file.where))
-    if plain or not _has_terminal():
-        from .plain_run import run_plain
+    ids = [request.request_id or "" for request in plan.requests]
+    _check_watches(watches, ids)
+    if pdb_at:
+        from .debugger import check_pdb
 
-        sys.exit(run_plain(plan, path, steps, verify))
+        check_pdb(pdb_at, ids)
+    path = trace_path(plan.name, record, Path(file.where))
+    if plain or pdb_at or not _has_terminal():
+        from .plain_run import PlainOptions, run_plain
+
+        sys.exit(run_plain(plan, path, PlainOptions(steps, verify, watches, pdb_at)))
     from .tui.start import run_live
 
     sys.exit(run_live(plan, path, steps=steps, in_process=in_process, verify=verify))
@@ -121,13 +143,15 @@ def run(
 @click.option(
     "--plain", is_flag=True, help="Print the walk as text (as when there is no terminal)."
 )
-def replay(file: Path, plain: bool) -> None:
+@_watch
+def replay(file: Path, plain: bool, watches: tuple[str, ...]) -> None:
     """Walk through a recorded run; no engine is needed."""
+    _check_watches(watches)
     trace = _read(file)
     if plain or not _has_terminal():
         from .plain_run import replay_plain
 
-        sys.exit(replay_plain(trace))
+        sys.exit(replay_plain(trace, watches))
     from .tui.start import run_replay
 
     sys.exit(run_replay(trace, file))
@@ -229,6 +253,19 @@ def _settings(changes: tuple[str, ...]) -> dict[str, Any]:
         except (yaml.YAMLError, RecursionError, *ODD_YAML) as error:
             raise UsageError(f"--set {change}: the value cannot be read") from error
     return settings
+
+
+def _check_watches(watches: tuple[str, ...], request_ids: list[str] | None = None) -> None:
+    """Raise UsageError for what is no expression; with `request_ids` also for a name that will never be there."""
+    if not watches:
+        return
+    from .tour.expressions import check_names, check_syntax
+
+    for text in watches:
+        try:
+            check_syntax(text) if request_ids is None else check_names(text, request_ids)
+        except ExpressionError as error:
+            raise UsageError(f"--watch {text}: {error}") from error
 
 
 def _read(file: Path) -> Any:

@@ -19,9 +19,16 @@ TOLD = ("add_request", "reject", "admit", "chunk", "wait", "preempt", "evict", "
 class PlainWalk:
     """Writes a run as text. Feed it every event with the state after it, live or from a trace."""
 
-    def __init__(self, write: Callable[[str], None], watch: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        watch: list[str] | None = None,
+        changes: Callable[[Event, dict[str, Any]], list[str]] = lambda event, state: [],
+    ) -> None:
+        """`watch`: values to tell at each step's end; `changes` tells of those that an event has changed."""
         self._write = write
         self._watch = watch or []
+        self._changes = changes
         self._told: list[str] = []
         self._notes: list[str] = []
         self._rejected: list[dict[str, Any]] = []
@@ -57,6 +64,8 @@ class PlainWalk:
         """Take in one event; a step's block is written when the step ends."""
         if event.stop in TOLD or (event.stop == "can_allocate" and event.facts.get("hits")):
             self._told.append(f"  {event.stop:<13} {why(event, state)}")
+        at = f"   ({event.stop}, {':'.join(map(str, event.at))})" if event.at else ""
+        self._told += [f"  {'watch':<13} {line}{at}" for line in self._changes(event, state)]
         self._told += self._notes
         self._notes.clear()
         if event.stop == "reject":

@@ -4,7 +4,9 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from bdb import BdbQuit
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
@@ -17,12 +19,23 @@ from .tour.cursor import Cursor
 from .tour.errors import RecordError, TraceError, VerifyError
 from .tour.recorder import FileSink
 from .tour.trace import Event, Trace
+from .watches import Watches
 
 ENGINE_HELP = "the engine is not installed. Install it with: pip install 'tourvllm[engine]'"
 
 
-def run_plain(plan: Plan, path: Path, steps: int | None, verify: bool) -> int:
-    """Run a plan and print it. 0 when it ran to its end (or to `steps`), 1 when the engine failed."""
+@dataclass(frozen=True)
+class PlainOptions:
+    """How to walk: `steps` ends it early, `watches` are told where they change, `pdb` is a breakpoint for pdb."""
+
+    steps: int | None = None
+    verify: bool = False
+    watches: tuple[str, ...] = ()
+    pdb: str | None = None
+
+
+def run_plain(plan: Plan, path: Path, options: PlainOptions) -> int:
+    """Run a plan and print it. 0 when it ran to its end or was stopped, 1 when the engine failed."""
     set_threads(os.environ)
     try:
         from .engine.errors import EngineError
@@ -33,10 +46,12 @@ def run_plain(plan: Plan, path: Path, steps: int | None, verify: bool) -> int:
     sink = FileSink(path)
     code = 1
     try:
-        _print_run(plan, sink, steps, verify)
+        _print_run(plan, sink, options)
         code = 0
-    except Stopped as stopped:
-        click.echo(f"Stopped: {stopped}.")
+    except (Stopped, BdbQuit, SystemExit) as ended:
+        click.echo(
+            f"Stopped: {ended}." if isinstance(ended, Stopped) else "\nStopped: in the debugger."
+        )
         code = 0
     except KeyboardInterrupt:
         click.echo("\nInterrupted.", err=True)
@@ -67,17 +82,29 @@ def tell_trace(path: Path, written: bool) -> None:
         click.echo(f"\nTrace: {path}\nReplay it with: tourvllm replay {quote(str(path))}", err=True)
 
 
-def _print_run(plan: Plan, sink: FileSink, steps: int | None, verify: bool) -> None:
+def _print_run(plan: Plan, sink: FileSink, options: PlainOptions) -> None:
     from .runs import Run, Stopped
 
-    walk = PlainWalk(click.echo, plan.scenario.watch)
+    watches = Watches(options.watches)
+    walk = PlainWalk(click.echo, plan.scenario.watch, watches.changes)
     walk.title(plan.scenario.title, plan.scenario.about)
-    run = Run(plan, [sink], verify, _loading_progress())
+    run = Run(plan, [sink], options.verify, _loading_progress())
     run.narrate, run.put = walk.note, walk.ask
     run.listeners.append(lambda event: walk.event(event, run.state))
-    if steps:
+    if options.pdb:
+        from .debugger import Halter
+
+        run.listeners.append(Halter(options.pdb, run.recorder))
+    if steps := options.steps:
         run.listeners.append(lambda event: _stop_after(event, steps, Stopped))
     run.run()
+    _tell_silent(watches)
+
+
+def _tell_silent(watches: Watches) -> None:
+    """Say which expressions were watched for nothing."""
+    for text in watches.silent:
+        say_error(f"--watch {text}: it had no value at any event")
 
 
 def _loading_progress() -> Callable[[float], None]:
@@ -99,10 +126,11 @@ def _close(sink: FileSink) -> bool:
     return True
 
 
-def replay_plain(trace: Trace) -> int:
+def replay_plain(trace: Trace, watched: Iterable[str] = ()) -> int:
     """Print a recorded run. 0 when the trace is whole, 1 when it is cut short or damaged."""
     watch = trace.table("scenario").get("watch")
-    walk = PlainWalk(click.echo, watch if isinstance(watch, list) else [])
+    watches = Watches(watched)
+    walk = PlainWalk(click.echo, watch if isinstance(watch, list) else [], watches.changes)
     walk.title(trace.table("scenario").get("title", ""), trace.table("scenario").get("about", ""))
     cursor = Cursor(trace)
     for note in trace.notes.get(0, []):
@@ -118,6 +146,7 @@ def replay_plain(trace: Trace) -> int:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             what = f"event {cursor.position - 1} leaves a state that cannot be shown"
             raise TraceError(f"{what}: {error!r}") from error
+    _tell_silent(watches)
     if trace.problem:
         say_error(trace.problem)
         return 1

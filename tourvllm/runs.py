@@ -1,6 +1,7 @@
 """A recorded run: the engine, its probe and the recorder put together. Importing this module loads torch."""
 
 import platform
+from bdb import BdbQuit
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -66,6 +67,9 @@ class Run:
             raise
         except KeyboardInterrupt:
             outcome = "interrupted"
+            raise
+        except (BdbQuit, SystemExit):
+            outcome = "stopped in the debugger"
             raise
         except Exception as error:
             outcome = f"failed: {type(error).__name__}: {error}"

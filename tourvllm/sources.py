@@ -28,6 +28,11 @@ def short_name(filename: str) -> str:
     return f"{package}/{path.name}" if package else path.name
 
 
+def is_engine(filename: str) -> bool:
+    """Whether a file belongs to the engine's packages."""
+    return "/" in short_name(filename)
+
+
 def source_texts() -> dict[str, str]:
     """Name -> text of every file of the engine: the code that really runs, for the trace's header."""
     return {
