@@ -1,6 +1,5 @@
 """The runs that were recorded without naming a file: what each is, told from its first and its last lines."""
 
-import gzip
 import re
 import time
 import zlib
@@ -14,9 +13,10 @@ import msgspec
 from .run_files import SUFFIX, runs_folder
 
 SHOWN = 20
-SECONDS_A_RUN = 0.1
+SECONDS_A_RUN = 0.2
 MAX_HEADER = 16 * 2**20
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
+_TAIL = 1 << 20
 _STEP = re.compile(rb'"kind":"event","i":\d+,"step":(\d+)')
 
 
@@ -63,15 +63,26 @@ def recent_runs() -> Iterator[RecentRun]:
     for when, path in sorted(found, reverse=True)[:SHOWN]:
         try:
             yield _read(path, when)
-        except (OSError, EOFError, zlib.error, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
 
 
 def _read(path: Path, when: float) -> RecentRun:
     until = time.monotonic() + SECONDS_A_RUN
-    with gzip.open(path) as file:
-        header = msgspec.json.decode(file.readline(MAX_HEADER), type=_Header).scenario
-        steps, last, more = _read_on(file, until)
+    first, last, steps, more = b"", b"", 0, False
+    for piece in _pieces(path):
+        if not first.endswith(b"\n"):
+            head, end, _ = piece.partition(b"\n")
+            first += head + end
+            if len(first) > MAX_HEADER:
+                break
+        last = last[-_TAIL:] + piece
+        if found := _STEP.findall(last):
+            steps = int(found[-1][:9])
+        if time.monotonic() > until:
+            more = True
+            break
+    header = msgspec.json.decode(first, type=_Header).scenario
     return RecentRun(
         path,
         when,
@@ -85,22 +96,15 @@ def _read(path: Path, when: float) -> RecentRun:
     )
 
 
-def _read_on(file: gzip.GzipFile, until: float) -> tuple[int, bytes, bool]:
-    """The number of the last step that is found in time, the last bytes read, and whether there is more.
-
-    A torn file ends where it is torn.
-    """
-    steps, last = 0, b""
-    try:
-        while chunk := file.read(_CHUNK):
-            last = last[-_CHUNK:] + chunk
-            if found := _STEP.findall(last):
-                steps = int(found[-1][:9])
-            if time.monotonic() > until:
-                return steps, last, True
-    except (EOFError, zlib.error):
-        pass
-    return steps, last, False
+def _pieces(path: Path) -> Iterator[bytes]:
+    """What can be unpacked of a gzip file; it ends quietly where the file is torn."""
+    unpacker = zlib.decompressobj(wbits=31)
+    with path.open("rb") as file:
+        while data := file.read(_CHUNK):
+            try:
+                yield unpacker.decompress(data)
+            except zlib.error:
+                return
 
 
 def _outcome(last: bytes) -> str:

@@ -37,7 +37,7 @@ class Dialog(ModalScreen[Result]):
         """Lay the box out."""
         with VerticalScroll() as box:
             box.can_focus = False
-            box.border_title = Text(self.HEADING)  # type: ignore[assignment]  # a str would be markup
+            box.border_title = Text(self.HEADING)  # a str would be markup
             yield Static("", markup=False)
 
     def on_mount(self) -> None:

@@ -28,6 +28,7 @@ from ..tour.text import printable
 from ..tour.trace import MAX_LINE, Trace
 from . import theme
 from .background import in_background
+from .config import read_config
 from .dialog import Dialog, flowing, paragraphs
 from .prompt import PromptScreen
 from .rows import Rows
@@ -92,10 +93,9 @@ class HomeApp(App[Choice]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    Screen { background: $background; }
-    Static { height: auto; }
     #title, #keys { height: 1; background: $panel; }
-    #said { padding: 0 1; }
+    #said { height: auto; padding: 0 1; }
+    #about { height: auto; }
     #body { height: 1fr; layout: horizontal; }
     #list { width: 1fr; padding-top: 1; }
     #detail { width: 44; padding: 1 1 0 2; border-left: solid $primary 60%; scrollbar-size: 1 1; }
@@ -134,6 +134,7 @@ class HomeApp(App[Choice]):
 
     def on_mount(self) -> None:
         """Show the names at once; titles, progress and recent runs are read beside the screen."""
+        self._dress()
         title = Text.assemble((" tourvllm ", theme.style("here")))
         title.append("  step through a real paged-attention engine", theme.style("dim"))
         self.query_one("#title", Static).update(title)
@@ -141,6 +142,15 @@ class HomeApp(App[Choice]):
         self._fill()
         in_background(self, read_lessons, self._lessons_are_read)
         in_background(self, lambda: list(recent_runs()), self._runs_are_read)
+
+    def _dress(self) -> None:
+        """Put on the user's theme."""
+        config = read_config()
+        theme.use(config.theme, config.ascii)
+        boxes = theme.textual_theme(config.theme)
+        self.register_theme(boxes)
+        self.theme = boxes.name
+        self._said = self._said or config.problem
 
     def on_resize(self, event: events.Resize) -> None:
         """Choose the layout for the new size."""
@@ -218,6 +228,7 @@ class HomeApp(App[Choice]):
             paragraphs(self._said, self.size.width - 2, theme.style("bold")) if self._said else []
         )
         self._put("said", said[-MAX_SAID:])
+        base.query_one("#said").display = bool(said)
         self._put("keys", [self._keys()])
 
     def _put(self, name: str, lines: list[Text]) -> None:
@@ -325,7 +336,7 @@ def _cannot_open(text: str) -> str | None:
         elif path.is_file():
             Trace().feed(_first_line(path))
         else:
-            return f"there is no file {text}"
+            return f"{text} is {'a folder' if path.is_dir() else 'no file'}"
     except TraceError as error:
         return f"{text} is not a tourvllm trace: {error}"
     except (UsageError, TourError) as error:

@@ -63,14 +63,13 @@ class LessonItem:
         """What it is about, how big it is, and how far one has come."""
         if self.scenario is None:
             return paragraphs(self.problem, width)
-        standing = _standing(self.progress)
         return [
             *paragraphs(self.scenario.title, width, theme.style("bold")),
             Text(),
             *flowing(self.scenario.about, width),
             Text(),
             *paragraphs(_size(self.scenario), width, theme.style("dim")),
-            *paragraphs(standing and f"So far: {standing}.", width, theme.style("dim")),
+            *paragraphs(_best(self.progress), width, theme.style("dim")),
         ]
 
 
@@ -170,12 +169,19 @@ def _read_lesson(name: str, progress: Progress) -> LessonItem:
 
 
 def _standing(lesson: Lesson | None) -> str:
-    """How far one has come with a lesson."""
+    """How far one has come with a lesson, in a word."""
     if lesson is None or not (lesson.done or lesson.opened):
         return ""
     if not lesson.done:
         return "begun"
     return f"done {lesson.best}/{lesson.asked}" if lesson.best is not None else "done"
+
+
+def _best(lesson: Lesson | None) -> str:
+    """The best result so far, as a sentence."""
+    if lesson is None or lesson.best is None:
+        return ""
+    return f"At best you had {lesson.best} of {lesson.asked} questions right."
 
 
 def _size(scenario: Scenario) -> str:
@@ -185,12 +191,12 @@ def _size(scenario: Scenario) -> str:
     asks = sum(narration.ask is not None for narration in scenario.tour)
     parts: list[tuple[int, str, str]] = [
         (requests, "request", ""),
-        (engine.num_blocks, "block", f" of {engine.block_size}"),
+        (engine.num_blocks, "block", f" of {engine.block_size} tokens"),
         (len(scenario.tour), "note", ""),
         (asks, "question", ""),
     ]
     told = [f"{n:,} {what}{'' if n == 1 else 's'}{more}" for n, what, more in parts if n]
-    return f"{', '.join(told)}; at most {engine.max_num_batched_tokens:,} tokens a step."
+    return f"{', '.join(told)}; at most {engine.max_num_batched_tokens:,} tokens computed a step."
 
 
 def _columns(name: str, middle: str, right: str, width: int) -> Text:
