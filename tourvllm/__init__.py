@@ -37,7 +37,15 @@ def _leave_checkout_root() -> None:
     """
     root = Path(__file__).resolve().parent.parent
     if (root / "kernels" / "torch_paged.py").is_file():
-        sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != root]
+        sys.path[:] = [entry for entry in sys.path if not _is_folder(entry, root)]
+
+
+def _is_folder(entry: str, folder: Path) -> bool:
+    """Whether an entry of the import path is `folder`."""
+    try:
+        return Path(entry or ".").resolve() == folder
+    except OSError:  # the current folder was deleted
+        return False
 
 
 _leave_checkout_root()

@@ -1,5 +1,6 @@
 """The command line. Starting it imports neither torch nor textual: each command loads what it needs."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import click
 import yaml
 
 from . import __version__
+from .engine.config import ATTENTION
 from .engine.errors import EngineError
 from .errors import UsageError
 from .say import say_error
@@ -24,6 +26,7 @@ class Group(click.Group):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="replace")  # an ASCII terminal shows ? and does not fail
         try:
+            _check_folder()
             return super().invoke(ctx)
         except KeyboardInterrupt:
             click.echo("\nInterrupted.", err=True)
@@ -38,16 +41,39 @@ class Group(click.Group):
             ctx.exit(1)
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+def _check_folder() -> None:
+    """Raise UsageError in a folder that was deleted: torch's libraries die there without a word."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            "the folder that you are in is gone: change to another one, then run this again"
+        ) from error
+
+
+@click.group(
+    cls=Group,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="tourvllm")
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Step through a real paged-attention engine, forwards and backwards.
 
     \b
+    tourvllm                       choose a scenario or an earlier run on the screen
     tourvllm run kv_pressure       run a scenario; n advances one engine step
     tourvllm list                  the scenarios that ship with it
     tourvllm replay FILE           walk through a recorded run
     """
+    if ctx.invoked_subcommand is None:
+        if not _has_terminal():
+            click.echo(ctx.get_help())
+            return
+        from .tui.home import home
+
+        sys.exit(home())
 
 
 _watch = click.option(
@@ -55,7 +81,7 @@ _watch = click.option(
     "watches",
     multiple=True,
     metavar="EXPR",
-    help="Tell each change of this value, old -> new: free, A.block_table, len(waiting). Repeatable.",
+    help="Show this value; --plain tells its changes: free, A.block_table, len(waiting). Repeatable.",
 )
 
 
@@ -66,7 +92,7 @@ _watch = click.option(
     help="Another model: a folder or a hub id such as Qwen/Qwen3-0.6B (tiny ships with tourvllm).",
 )
 @click.option("--dtype", help="Of weights and KV cache: auto, float32, bfloat16, float16, float64.")
-@click.option("--attention", help="Kernels for the KV cache: auto, torch, cpu, triton, flash.")
+@click.option("--attention", help=f"Kernels for the KV cache: {', '.join(ATTENTION)}.")
 @click.option(
     "--set",
     "changes",
@@ -135,7 +161,7 @@ def run(
         sys.exit(run_plain(plan, path, PlainOptions(steps, verify, watches, pdb_at)))
     from .tui.start import run_live
 
-    sys.exit(run_live(plan, path, steps=steps, in_process=in_process, verify=verify))
+    sys.exit(run_live(plan, path, steps, in_process, verify, watches))
 
 
 @main.command()
@@ -154,7 +180,7 @@ def replay(file: Path, plain: bool, watches: tuple[str, ...]) -> None:
         sys.exit(replay_plain(trace, watches))
     from .tui.start import run_replay
 
-    sys.exit(run_replay(trace, file))
+    sys.exit(run_replay(trace, file, watches))
 
 
 @main.command(name="list")
