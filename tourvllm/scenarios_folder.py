@@ -50,7 +50,7 @@ def find_scenario(path_or_name: str) -> ScenarioFile:
                     f"{path} has {path.stat().st_size:,} bytes; a scenario has {MAX_BYTES:,} at most"
                 )
             return ScenarioFile(name, path.read_text("utf-8"), str(path))
-        if path.is_dir():
+        if path.is_dir() and name not in bundled_names():  # a clone has a folder called tour
             raise UsageError(f"{path} is a folder: name a scenario file in it")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not a text file: {error}") from error
