@@ -1,40 +1,47 @@
-"""The base of all panes: lines of styled text, drawn line by line, scrolled when there are more than fit."""
+"""The base of all panes: lines of styled text, drawn line by line, scrolled when there are more than fit.
 
+What can be selected on a line carries it in its style (`Style.meta`): a click reads it from there.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar
 
+from rich.cells import cell_len, chop_cells
 from rich.style import Style
 from rich.text import Text
+from textual import events
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from . import theme
 from .view import View
 
-HUES = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#D55E00", "#CC79A7")
-"""Colours that colour-blind people can tell apart (Okabe and Ito); the letters alone suffice."""
-
-DIM = Style(dim=True)
 BOLD = Style(bold=True)
-NEW = Style(bold=True, reverse=True)
 
 
 class Pane(ScrollView, can_focus=True, inherit_bindings=False):
     """A titled box of text lines. A subclass says in `build` what stands in it at a moment of the run."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "scroll_up", show=False),
-        Binding("down", "scroll_down", show=False),
+        Binding("up", "step_selection(0, -1)", show=False),
+        Binding("down", "step_selection(0, 1)", show=False),
+        Binding("enter", "pick", show=False),
         Binding("pageup", "page_up", show=False),
         Binding("pagedown", "page_down", show=False),
         Binding("shift+left", "scroll_left", show=False),
         Binding("shift+right", "scroll_right", show=False),
     ]
     TITLE = ""
+    EMPTY = ""
+    """What will be here once there is something to show."""
     TERMS: ClassVar[tuple[str, ...]] = ()
     """Terms of the glossary that this pane shows."""
-    KEYS: ClassVar[tuple[tuple[str, str], ...]] = ()
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = (("↑ ↓ PgUp PgDn", "scroll"),)
     """Keys of its own, each with what it does."""
 
     class Picked(Message):
@@ -50,7 +57,8 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         self.view: View | None = None
         self._lines: list[Text] = []
         self._strips: dict[int, Strip] = {}
-        self.border_title = self.TITLE
+        self._titled = ""
+        self.set_title(self.TITLE)
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         """The lines of this pane, for a visible area of `width` x `height` cells."""
@@ -59,12 +67,25 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
     def show(self, view: View | None) -> None:
         """Show a moment of the run; a hidden pane keeps it until it is seen."""
         self.view = view
+        self.set_class(theme.is_ascii(), "-ascii")
         if self.display:
             self._rebuild()
 
     def on_resize(self) -> None:
         """Lay the same moment out anew."""
         self._rebuild()
+
+    def set_title(self, title: str) -> None:
+        """The words in the line above the pane, taken literally."""
+        title = theme.shown(title)
+        if title != self._titled:
+            self._titled = title
+            self.border_title = Content(title)
+
+    @property
+    def zoomed(self) -> bool:
+        """Whether this pane has the screen for itself."""
+        return self.is_mounted and self.screen.has_class("-zoomed")
 
     def _rebuild(self) -> None:
         size = self.scrollable_content_region.size
@@ -76,16 +97,13 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _build(self, width: int, height: int) -> list[Text]:
         if self.view is None:
-            return []
+            return wrap(self.EMPTY, width, theme.style("dim")) if self.EMPTY else []
         try:
             return self.build(self.view, width, height)
         except Exception as error:
             # A trace from a stranger may hold anything: one pane that cannot be drawn must not end the app.
-            return [
-                Text(
-                    f"(this cannot be drawn here: {type(error).__name__}: {error})"[:500], style=DIM
-                )
-            ]
+            reason = f"(this cannot be drawn here: {type(error).__name__}: {error})"[:500]
+            return [Text(reason, style=theme.style("dim"))]
 
     def render_line(self, y: int) -> Strip:
         """One line of the visible area."""
@@ -94,7 +112,7 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         if number >= len(self._lines):
             return Strip.blank(width, self.rich_style)
         if number not in self._strips:
-            line = self._lines[number]
+            line = theme.draw(self._lines[number])
             line.end = ""
             line.stylize_before(line.style)  # rich leaves a text's own style to the console
             self._strips[number] = Strip(line.render(self.app.console)).apply_style(self.rich_style)
@@ -106,28 +124,77 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         if not top + 1 <= number < top + height - 2:
             self.scroll_to(y=max(0, number - height // 3), animate=False, force=True)
 
+    # Selecting
+
+    def requests(self, view: View) -> Sequence[str]:
+        """The requests that can be selected here, in the order in which they stand."""
+        return ()
+
+    def on_click(self, event: events.Click) -> None:
+        """Select what was clicked on."""
+        meta = event.style.meta
+        if "block" in meta:
+            self.pick(block=meta["block"])
+        elif "seq" in meta:
+            self.pick(seq=meta["seq"])
+
+    def pick(self, seq: str | None = None, block: int | None = None) -> None:
+        """Ask for this selection. The app lets go of one that is asked for once more."""
+        self.post_message(self.Picked(seq, block))
+
+    def action_pick(self) -> None:
+        """Select the first request here, or let go of the one that is selected."""
+        found = self.requests(self.view) if self.view else ()
+        if self.view and found:
+            chosen = self.view.selection.seq
+            self.pick(seq=chosen if chosen in found else found[0])
+
+    def action_step_selection(self, across: int, down: int) -> None:
+        """Go on from the selected request to the next one here; with none selected, scroll."""
+        found = self.requests(self.view) if self.view else ()
+        chosen = self.view.selection.seq if self.view else None
+        if chosen is not None and chosen in found:
+            following = found[(list(found).index(chosen) + down) % len(found)]
+            if following != chosen:
+                self.pick(seq=following)
+        elif down > 0:
+            self.scroll_down(animate=False)
+        else:
+            self.scroll_up(animate=False)
+
+
+SELECTS = (("Enter", "follow a request everywhere; again: let go"), ("↑ ↓", "the next one"))
+"""The keys of a pane whose requests can be selected."""
+
+
+@lru_cache(maxsize=4096)
+def pointing(seq: str | None = None, block: int | None = None) -> Style:
+    """A style without looks that says what the text under it stands for."""
+    return Style(meta={"seq": seq} if block is None else {"block": block})
+
 
 def name(view: View, seq_id: str) -> Text:
-    """A request's letter on its hue."""
-    hue = HUES[view.hues.get(seq_id, 0) % len(HUES)]
-    return Text(seq_id, style=Style(color="black", bgcolor=hue, bold=True))
+    """A request's letter on its hue; without it while another request is followed."""
+    index = view.hues.get(seq_id, 0)
+    style = theme.style("faded") if view.faded(seq_id) else theme.hue(index)
+    if view.selection.seq == seq_id:
+        style += Style(underline=True)
+    return Text(seq_id, style=style + pointing(seq_id))
 
 
 def tint(view: View, seq_id: str) -> Style:
     """A request's hue as the colour of text."""
-    return Style(color=HUES[view.hues.get(seq_id, 0) % len(HUES)])
+    return theme.style("faded") if view.faded(seq_id) else theme.tint(view.hues.get(seq_id, 0))
 
 
 def wrap(text: str, width: int, style: Style | str = "") -> list[Text]:
     """A paragraph broken into lines of at most `width` cells."""
-    from rich.cells import cell_len
-
     lines, row = [], ""
     for word in text.split(" "):
-        while cell_len(word) > width > 0:
-            cut = max(1, width // 2)
-            lines.append(f"{row} {word[:cut]}".strip()) if not row else lines.append(row)
-            word, row = (word[cut:], "") if not row else (word, "")
+        if width > 1 and cell_len(word) > width:
+            *pieces, word = chop_cells(word, width)
+            lines += [row] * bool(row) + pieces
+            row = ""
         if row and cell_len(row) + 1 + cell_len(word) > width:
             lines.append(row)
             row = word

@@ -35,8 +35,8 @@ STYLES = {
     "chosen": Style(bold=True, reverse=True),
 }
 """Styles by what they mean: dim (labels), bold (changed), new (a block taken just now), here (the line or step
-that we are at), alarm (an error or a message), note (the narrator), prefill and decode (kinds of tokens), faded (not of
-the selected request), chosen (the selected one)."""
+that we are at), alarm (an error or a message), note (the narrator), prefill and decode (kinds of tokens), faded
+(not of the selected request), chosen (the selected one)."""
 
 GLYPHS = {
     "here": "▶",

@@ -2,13 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..plain import TOLD
 from ..tour.cursor import Cursor
 from ..tour.patch import Patch
+from ..tour.timings import StepTimes, step_times
 from ..tour.trace import Event, Step, Trace
 from ..tour.why import why
+from .past import decision
+from .values import Row, values
 
 
 @dataclass(frozen=True)
@@ -38,18 +43,40 @@ class View:
     at_step_end: bool = False
     hues: dict[str, int] = field(default_factory=dict)
     selection: Selection = Selection()
-    watched: tuple[tuple[str, str, str, bool], ...] = ()
+    watched: tuple[Row, ...] = ()
     """(text, value before, value, whether it changed) of each watch expression."""
 
     def is_new(self, *path: str) -> bool:
         """Whether the value at this path of the state, or one below it, changed on the way here."""
         return "/".join(path) in self.changed
 
+    def faded(self, seq_id: str) -> bool:
+        """Whether another request is followed, so that this one stands back."""
+        chosen = self.selection.seq
+        return chosen is not None and chosen != seq_id and chosen in self.hues
+
+    @cached_property
+    def times(self) -> StepTimes | None:
+        """How long the parts of this step took; None while it is not recorded to its end."""
+        step = self.step
+        if step is None or step.facts.get("when") != "end":
+            return None
+        known = _times.setdefault(self.trace, {})
+        if step.number not in known:
+            known[step.number] = step_times(self.trace, step)
+        return known[step.number]
+
+
+_times: WeakKeyDictionary[Trace, dict[int, StepTimes]] = WeakKeyDictionary()
+
 
 def look(
     cursor: Cursor, selection: Selection = Selection(), watches: Sequence[str] | None = None
 ) -> View:
     """The view at the cursor. `watches`: the expressions to show, None for those of the scenario."""
+    if watches is None:
+        watches = cursor.trace.table("scenario").get("watch") or ()
+    rows = values(cursor, [text for text in watches if isinstance(text, str)])
     event, step, trace = cursor.event, cursor.step, cursor.trace
     patches = cursor.changes()
     new, freed = _moved_blocks(patches)
@@ -74,6 +101,7 @@ def look(
         at_step_end=cursor.at_step_end,
         hues={seq_id: index for index, seq_id in enumerate(cursor.state.get("seqs") or ())},
         selection=selection,
+        watched=rows,
     )
 
 
@@ -103,9 +131,10 @@ def _changed_paths(patches: list[Patch]) -> frozenset[str]:
 
 def _decisions(cursor: Cursor, first: int) -> tuple[str, ...]:
     """The step's decisions with their causes, for its last event: a step is judged as a whole there."""
+    total = cursor.state["blocks"]["total"]
     told = []
     for index in range(first, cursor.position - 1):
         event = cursor.trace.event(index)
         if event.stop in TOLD:
-            told.append(f"{event.stop}: {why(event, cursor.state)}")
+            told.append(f"{event.stop}: {decision(event, total)}")
     return tuple(told)

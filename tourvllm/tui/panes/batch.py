@@ -1,0 +1,225 @@
+"""The batch."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from rich.style import Style
+from rich.text import Text
+
+from ...tour.text import printable
+from ...tour.text import token as shown_token
+from .. import theme
+from ..pane import BOLD, SELECTS, Pane, name, pointing, tint
+from ..view import View
+
+LABEL = 15
+"""Cells of a row's name."""
+
+ROWS = ("cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping")
+
+EXPLAINED = "│ a request begins (cu_seqlens_q) · █ cached before ▒ computed now · still to come"
+
+Column = dict[str, Text]
+
+
+class BatchPane(Pane):
+    """The flat batch of this step: one column a token, with the arithmetic that gives its KV slot.
+
+    Above them a ruler: where in the flat row each request begins. Below, how far each request is. Only whole
+    columns are shown, for half a number is another number; Shift+arrows move along the batch.
+    """
+
+    TITLE = "batch tensors"
+    EMPTY = "The tokens of a step in one flat row, each with its slot in the KV cache."
+    TERMS: ClassVar[tuple[str, ...]] = (
+        "slot",
+        "slot_mapping",
+        "cu_seqlens",
+        "position",
+        "context_lens",
+    )
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("Shift+← Shift+→", "along the batch"),
+        *SELECTS,
+    )
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self._first = 0
+
+    def action_scroll_right(self) -> None:
+        """Move along the batch."""
+        self._first += 4
+        self._rebuild()
+
+    def action_scroll_left(self) -> None:
+        """Move back along the batch."""
+        self._first = max(0, self._first - 4)
+        self._rebuild()
+
+    def requests(self, view: View) -> Sequence[str]:
+        return view.state["batch"]["seqs"] if view.state["batch"] else ()
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        batch = view.state["batch"]
+        if not batch:
+            self.set_title("batch tensors")
+            empty = "No batch yet: it is laid out when the scheduler has chosen (group 4)."
+            return [Text(empty, style=theme.style("dim"))]
+        phase = printable(str(view.state["phase"]))
+        self.set_title(f"batch tensors · {phase} · slot = block_id * block_size + offset")
+        rows = [row for row in ROWS if height >= 6 or row != "block*size+off"]
+        below = [_lengths(batch, width)]
+        if height >= 20:
+            below += [Text(), *_progress_table(view, batch, height // 3)]
+        elif height >= 7:
+            below.append(_progress_line(view, batch, width))
+        if height >= 8:
+            below.append(Text(EXPLAINED, theme.style("dim")))
+        return [*self._bands(view, batch, rows, width, height - len(below)), *below]
+
+    def _bands(
+        self, view: View, batch: dict[str, Any], rows: list[str], width: int, height: int
+    ) -> list[Text]:
+        """The columns in as many bands, one below the other, as there is room for."""
+        total = len(batch["slot_mapping"])
+        self._first = number = min(self._first, max(0, total - 1))
+        lines: list[Text] = []
+        bands = max(1, (height + 1) // (len(rows) + 1))
+        for band in range(bands):
+            lines += [Text()] if band else []
+            last = band == bands - 1
+            band_lines, number = self._band(view, batch, rows, number, width, last)
+            lines += band_lines
+            if number >= total:
+                break
+        return lines
+
+    def _band(
+        self,
+        view: View,
+        batch: dict[str, Any],
+        rows: list[str],
+        number: int,
+        width: int,
+        last: bool,
+    ) -> tuple[list[Text], int]:
+        """One band of whole columns from token `number`; also the first token that did not fit."""
+        total, first = len(batch["slot_mapping"]), number
+        columns: list[Column] = []
+        room = width - LABEL - (10 if last else 6)
+        while number < total:
+            column = _column(view, batch, number, number == first)
+            if column["token"].cell_len > room and columns:
+                break
+            room -= column["token"].cell_len
+            columns.append(column)
+            number += 1
+        lines = []
+        for row in rows:
+            cells = [column[row] for column in columns]
+            end = Text("│" + str(total), BOLD) if number == total else Text()
+            line = Text.assemble((f"{row:<{LABEL}}", theme.style("dim")), *cells)
+            if row == "cu_seqlens_q":
+                line = Text.assemble(line, end)
+            if row == "token" and last and number < total:
+                line.append(f" +{total - number} more", style=BOLD)
+            lines.append(line)
+        return lines, number
+
+
+def _column(view: View, batch: dict[str, Any], number: int, leads: bool) -> Column:
+    """A token's cells by row, all equally wide. `leads`: it is the first of its line."""
+    size, starts = view.state["blocks"]["size"], batch["cu_seqlens_q"]
+    index = bisect_right(starts, number) - 1
+    seq_id, opens = batch["seqs"][index], starts[index] == number
+    pieces = view.state["seqs"][seq_id]["pieces"]
+    position, slot = batch["positions"][number], batch["slot_mapping"][number]
+    words = theme.style("faded") if view.faded(seq_id) else Style()
+    head = Text.assemble((f"{number} ", BOLD), name(view, seq_id)) if opens else Text()
+    if leads and not opens:
+        head = Text.assemble("… ", name(view, seq_id))
+    piece = shown_token(pieces[position] if position < len(pieces) else "?")
+    cells = {
+        "cu_seqlens_q": head,
+        "token": Text(piece, tint(view, seq_id) + pointing(seq_id)),
+        "position": Text(str(position), words),
+        "block*size+off": Text(f"{slot // size}*{size}+{slot % size}", words),
+        "slot_mapping": Text(str(slot), words + pointing(block=slot // size)),
+    }
+    wide = max(cell.cell_len for cell in cells.values()) + 1
+    for row, cell in cells.items():
+        missing = wide - cell.cell_len
+        cell.append(("─" if row == "cu_seqlens_q" else " ") * missing, theme.style("dim"))
+    border = ("│" if opens else " ", theme.style("dim"))
+    columns = {row: Text.assemble(border, cell) for row, cell in cells.items()}
+    if not opens:
+        columns["cu_seqlens_q"] = Text.assemble(("─", theme.style("dim")), cells["cu_seqlens_q"])
+    return columns
+
+
+def _lengths(batch: dict[str, Any], width: int) -> Text:
+    """The lists that have one entry a request, each as long as there is room for."""
+    names = ("cu_seqlens_q", "cu_seqlens_k", "context_lens")
+    room = (width - sum(len(key) + 2 for key in names)) // len(names)
+    line = Text()
+    for key in names:
+        line.append(f"{key} ", theme.style("dim"))
+        line.append(_numbers(batch[key], room) + "  ")
+    return line
+
+
+def _numbers(values: list[Any], room: int) -> str:
+    """The numbers in at most `room` cells: whole ones only, and the last one in any case."""
+    shown = " ".join(map(str, values[: max(1, room)]))
+    if len(shown) <= room and len(values) <= room:
+        return shown
+    last = f" .. {values[-1]}"
+    shown = shown[: max(0, room - len(last)) + 1]
+    return shown[: shown.rfind(" ")] + last if " " in shown else last.strip()
+
+
+def _parts(view: View, seq_id: str) -> tuple[int, int, int]:
+    """Tokens of a request that are cached, computed in this step, and still to come of those it has."""
+    seq = view.state["seqs"][seq_id]
+    cached, now = seq["num_cached_tokens"], seq["num_scheduled_tokens"]
+    return cached, now, max(0, seq["num_tokens"] - cached - now)
+
+
+def _bar(parts: tuple[int, int, int], cells: int) -> str:
+    """The parts as a bar; one that is not empty has a cell at least."""
+    total = sum(parts) or 1
+    lengths = [max(1, round(part * cells / total)) if part else 0 for part in parts]
+    lengths[lengths.index(max(lengths))] += cells - sum(lengths)
+    signs = zip("█▒·", lengths, strict=True)
+    return "".join(sign * length for sign, length in signs)
+
+
+def _progress_line(view: View, batch: dict[str, Any], width: int) -> Text:
+    """How far each request of the batch is, side by side."""
+    line = Text.assemble((f"{'tokens':<{LABEL}}", theme.style("dim")))
+    for i, seq_id in enumerate(batch["seqs"]):
+        cached, now, later = parts = _parts(view, seq_id)
+        told = f" {cached}+{now}" + (f", {later} later" if later else "")
+        entry = Text.assemble(
+            name(view, seq_id), " ", (_bar(parts, 8), tint(view, seq_id)), (told + "  ", "")
+        )
+        if line.cell_len + entry.cell_len > width - 8 and i:
+            return line.append(f"+{len(batch['seqs']) - i} more", BOLD)
+        line = Text.assemble(line, entry)
+    return line
+
+
+def _progress_table(view: View, batch: dict[str, Any], most: int) -> list[Text]:
+    """The same with a line for each request."""
+    lines = []
+    for seq_id in batch["seqs"][:most]:
+        cached, now, later = parts = _parts(view, seq_id)
+        bar = (_bar(parts, 40), tint(view, seq_id))
+        counts = f"  cached {cached} | now {now} | later {later}"
+        style = theme.style("faded") if view.faded(seq_id) else Style()
+        lines.append(Text.assemble(name(view, seq_id), " ", bar, (counts, style)))
+    if len(batch["seqs"]) > most:
+        lines.append(Text(f"… {len(batch['seqs']) - most:,} more", theme.style("dim")))
+    return lines

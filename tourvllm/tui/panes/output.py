@@ -1,0 +1,62 @@
+"""The answers."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from rich.style import Style
+from rich.text import Text
+
+from ...tour.text import line as one_line
+from .. import theme
+from ..pane import BOLD, SELECTS, Pane, name, wrap
+from ..view import View
+
+MOST = 200
+"""Requests that are drawn."""
+
+
+class OutputPane(Pane):
+    """What each request has said so far."""
+
+    TITLE = "output"
+    EMPTY = "What each request says, as its tokens come."
+    TERMS: ClassVar[tuple[str, ...]] = ("decode", "sample")
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = SELECTS
+
+    def requests(self, view: View) -> Sequence[str]:
+        return list(view.state["seqs"])
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        seqs = view.state["seqs"]
+        wide = height >= 2 * len(seqs) + 4
+        lines = []
+        for seq_id, seq in list(seqs.items())[:MOST]:
+            in_full = wide or seq_id == view.selection.seq
+            draw = self._paragraph if in_full else self._end
+            lines += draw(view, seq_id, seq, width)
+        if len(seqs) > MOST:
+            lines.append(Text(f"… {len(seqs) - MOST:,} more", theme.style("dim")))
+        return lines or [Text("No request yet.", style=theme.style("dim"))]
+
+    def _paragraph(self, view: View, seq_id: str, seq: dict[str, Any], width: int) -> list[Text]:
+        head = Text.assemble(name(view, seq_id), " ")
+        text = one_line("".join(seq["text"])).strip() or "…"
+        first, *rest = wrap(text, max(4, width - head.cell_len), _style(view, seq_id))
+        indent = " " * head.cell_len
+        return [Text.assemble(head, first), *(Text.assemble(indent, row) for row in rest)]
+
+    def _end(self, view: View, seq_id: str, seq: dict[str, Any], width: int) -> list[Text]:
+        """The newest words, on one line."""
+        head = Text.assemble(name(view, seq_id), " ")
+        room = max(4, width - head.cell_len)
+        pieces = seq["text"][-room:]
+        text = one_line("".join(pieces)).strip()
+        cut = len(text) > room or len(pieces) < len(seq["text"])
+        tail = Text("…" + text[-(room - 1) :] if cut else text, _style(view, seq_id))
+        if pieces and view.is_new("seqs", seq_id, "text"):
+            tail.stylize(BOLD, max(0, len(tail) - len(one_line(pieces[-1]))))
+        return [Text.assemble(head, tail if text else ("…", theme.style("dim")))]
+
+
+def _style(view: View, seq_id: str) -> Style:
+    return theme.style("faded") if view.faded(seq_id) else Style()

@@ -1,0 +1,232 @@
+"""The block pool."""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import repeat
+from operator import floordiv
+from typing import Any, ClassVar
+
+from rich.cells import set_cell_size
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.binding import Binding, BindingType
+
+from .. import theme
+from ..pane import BOLD, Pane
+from ..view import View
+from .block import block_lines
+
+MOST_EXACT = 4000
+"""Blocks that are drawn one by one where they can be scrolled; more are drawn as shares."""
+
+Runs = list[tuple[str, Style]]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How cells lie in the pane: `blocks` of them each, after the row's first block id."""
+
+    blocks: int
+    per_row: int
+    cell: int
+    digits: int
+
+    @property
+    def row_blocks(self) -> int:
+        """Blocks of a row."""
+        return self.per_row * self.blocks
+
+
+class PoolPane(Pane):
+    """The block pool, one cell a block: who holds it, or how free it is. A large pool: shares in use."""
+
+    TITLE = "block pool · 1 cell = 1 block"
+    EMPTY = "Every block of the KV cache: who holds it."
+    TERMS: ClassVar[tuple[str, ...]] = ("block", "block pool", "free list", "ref_count", "eviction")
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("Enter", "select a block; again: follow its owner"),
+        ("↑ ↓ ← →", "the block beside it"),
+        ("click", "the same"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "step_selection(-1, 0)", show=False),
+        Binding("right", "step_selection(1, 0)", show=False),
+    ]
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self._grid = Grid(1, 1, 1, 1)
+        self._above = 0
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        blocks, told = view.state["blocks"], self._told(view, width)
+        self._above = len(told)
+        room = max(1, height - 2 - len(told))
+        grid = self._grid = self._lay_out(blocks["total"], width, room)
+        cell = f"{grid.blocks:,} blocks" if grid.blocks > 1 else "1 block"
+        self.set_title(f"block pool · 1 cell = {cell}")
+        draw = self._exact if grid.blocks == 1 else self._shares
+        free = (
+            f"{len(blocks['free']):,} of {blocks['total']:,} free, {blocks['size']} tokens a block"
+        )
+        foot = [Text(free, BOLD if view.freed_blocks else ""), _legend(grid.blocks == 1)]
+        return told + draw(view, grid) + foot
+
+    def _told(self, view: View, width: int) -> list[Text]:
+        """With room, the selected block in words."""
+        block = view.selection.block
+        if not self.zoomed or block is None:
+            return []
+        lines = block_lines(view, block, width)[:8]
+        return [*lines, *[Text()] * (9 - len(lines))]
+
+    def _lay_out(self, total: int, width: int, rows: int) -> Grid:
+        digits = len(str(max(0, total - 1)))
+        room = max(1, width - digits - 1)
+        for cell in (2, 1):
+            per_row = max(1, room // cell // 10 * 10 or room // cell)
+            if total <= per_row * rows or (cell == 1 and self.zoomed and total <= MOST_EXACT):
+                return Grid(1, per_row, cell, digits)
+        blocks = -(-total // (room * rows))
+        return Grid(blocks, room, 1, digits)
+
+    def _exact(self, view: View, grid: Grid) -> list[Text]:
+        total = view.state["blocks"]["total"]
+        return [
+            self._row(view, start, min(start + grid.per_row, total), grid)
+            for start in range(0, total, grid.per_row)
+        ]
+
+    def _row(self, view: View, start: int, end: int, grid: Grid) -> Text:
+        """Blocks from `start` to `end`; neighbours that look the same are one piece of text."""
+        runs: Runs = []
+        owners, hashes = view.state["blocks"]["owners"], view.state["blocks"]["hash"]
+        for block in range(start, end):
+            sign, style = _look(view, block, owners.get(str(block)), str(block) in hashes)
+            if grid.cell > 1:
+                runs += [(sign, style), (" ", Style())]
+            elif runs and runs[-1][1] is style:
+                runs[-1] = (runs[-1][0] + sign, style)
+            else:
+                runs.append((sign, style))
+        return Text.assemble((f"{start:>{grid.digits}} ", theme.style("dim")), *runs)
+
+    def _shares(self, view: View, grid: Grid) -> list[Text]:
+        """Each cell as full as its blocks are in use; the followed request's share in its hue."""
+        total, used = view.state["blocks"]["total"], _in_use(view.state["blocks"], grid.blocks)
+        chosen = view.selection.seq
+        seq = view.state["seqs"].get(chosen) if chosen else None
+        own = Counter(map(floordiv, seq["block_table"], repeat(grid.blocks))) if seq else Counter()
+        new = {block // grid.blocks for block in view.new_blocks | view.freed_blocks}
+        marked = view.selection.block
+        at = marked // grid.blocks if marked is not None else -1
+        rows = []
+        for start in range(0, total, grid.row_blocks):
+            row = Text.assemble((f"{start:>{grid.digits}} ", theme.style("dim")))
+            first = start // grid.blocks
+            for cell in range(first, min(first + grid.per_row, -(-total // grid.blocks))):
+                share = used[cell] / min(grid.blocks, total - cell * grid.blocks)
+                style = theme.style("chosen") if cell == at else Style(bold=cell in new)
+                if chosen and own[cell]:
+                    style += theme.tint(view.hues[chosen]) + BOLD
+                elif own:
+                    style += theme.style("faded")
+                row.append(theme.BARS[min(7, int(share * 8))] if share > 0 else "·", style)
+            rows.append(row)
+        return rows
+
+    # Selecting
+
+    def on_click(self, event: events.Click) -> None:
+        """Select the block, or the first of those, under the mouse."""
+        offset = event.get_content_offset(self)
+        if self.view is None or offset is None:
+            return
+        grid = self._grid
+        row = offset.y + int(self.scroll_offset.y) - self._above
+        column = offset.x + int(self.scroll_offset.x) - grid.digits - 1
+        block = row * grid.row_blocks + column // grid.cell * grid.blocks
+        inside = 0 <= column < grid.per_row * grid.cell
+        if inside and 0 <= block < self.view.state["blocks"]["total"]:
+            self.pick(block=block)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Left and right are for blocks only while one is selected."""
+        sideways = action == "step_selection" and parameters[0] != 0
+        return not sideways or (self.view is not None and self.view.selection.block is not None)
+
+    def action_pick(self) -> None:
+        """Select the followed request's first block, or the first of all; from a block on to its owner."""
+        if self.view is None:
+            return
+        selection, blocks = self.view.selection, self.view.state["blocks"]
+        if selection.block is None:
+            seq = self.view.state["seqs"].get(selection.seq)
+            table = seq["block_table"] if seq else []
+            self.pick(block=table[0] if table else 0)
+        else:
+            owners = blocks["owners"].get(str(selection.block))
+            self.pick(seq=owners[0] if owners else None)
+
+    def action_step_selection(self, across: int, down: int) -> None:
+        """Go to a block beside the selected one; with none selected, scroll."""
+        block = self.view.selection.block if self.view else None
+        if self.view is None or block is None:
+            super().action_step_selection(across, down)
+            return
+        grid, total = self._grid, self.view.state["blocks"]["total"]
+        moved = block + across * grid.blocks + down * grid.row_blocks
+        if 0 <= moved < total:
+            self.pick(block=moved)
+            row = self._above + moved // grid.row_blocks
+            self.show_line(row, self.scrollable_content_region.height)
+
+
+def _legend(exact: bool) -> Text:
+    dim = theme.style("dim")
+    if not exact:
+        return Text("in use: · nothing  ▁ little  █ all", dim)
+    return Text.assemble(
+        ("free: ·  : remembered  × now  ", dim),
+        ("A", theme.style("new")),
+        (" new  ", dim),
+        ("A", Style(underline=True)),
+        (" shared", dim),
+    )
+
+
+def _look(view: View, block: int, owners: list[str] | None, remembered: bool) -> tuple[str, Style]:
+    """A block's sign and style."""
+    chosen = view.selection.block == block
+    if owners:
+        followed = view.selection.seq
+        owner = followed if followed in owners else owners[0]
+        key = (view.hues.get(owner, 0), view.faded(owner), len(owners) > 1)
+        new = block in view.new_blocks
+        return set_cell_size(owner, 1), _held(theme.name(), *key, new, chosen)
+    if block in view.freed_blocks:
+        return "×", theme.style("chosen") if chosen else BOLD
+    return ":" if remembered else "·", theme.style("chosen" if chosen else "dim")
+
+
+@lru_cache(maxsize=1024)
+def _held(theme_name: str, hue: int, faded: bool, shared: bool, new: bool, chosen: bool) -> Style:
+    """The style of a block that somebody holds."""
+    style = theme.style("faded") if faded else theme.tint(hue) + BOLD
+    if new or chosen:
+        style += theme.style("chosen" if chosen else "new")
+    return style + Style(underline=True) if shared else style
+
+
+def _in_use(blocks: dict[str, Any], per_cell: int) -> Counter[int]:
+    """How many blocks of each cell are in use, counted over the shorter of the two lists."""
+    free, owners, total = blocks["free"], blocks["owners"], blocks["total"]
+    if len(owners) <= len(free):
+        return Counter(map(floordiv, map(int, owners), repeat(per_cell)))
+    empty = Counter(map(floordiv, free, repeat(per_cell)))
+    cells = -(-total // per_cell)
+    return Counter(
+        {cell: min(per_cell, total - cell * per_cell) - empty[cell] for cell in range(cells)}
+    )

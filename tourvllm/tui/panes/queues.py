@@ -1,0 +1,104 @@
+"""The queues."""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from rich.style import Style
+from rich.text import Text
+
+from ...plain import waits_for
+from ...tour.text import printable
+from .. import theme
+from ..pane import BOLD, SELECTS, Pane, name
+from ..view import View
+
+Entry = Callable[[View, str], Text]
+
+LABEL = 9
+"""Cells of a queue's name."""
+
+
+class QueuesPane(Pane):
+    """The two deques, front first, and who has left. A waiting request says what it waits for."""
+
+    TITLE = "queues · front first"
+    EMPTY = "Who waits, who runs, who has finished."
+    TERMS: ClassVar[tuple[str, ...]] = ("waiting", "running", "token budget", "max_num_seqs")
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = SELECTS
+
+    def requests(self, view: View) -> Sequence[str]:
+        state = view.state
+        return [*state["waiting"], *state["running"], *state["finished"]]
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        state = view.state
+        running = self._queue(view, "running", self._running_entry, width, height)
+        finished = self._queue(view, "finished", self._finished_entry, width, height)
+        room = max(1, height - len(running) - len(finished))
+        waiting = state["waiting"]
+        if not waiting or len(waiting) > room:
+            return self._queue(view, "waiting", self._waiting_entry, width, height) + (
+                running + finished
+            )
+        label = _label("waiting", view.is_new("waiting"))
+        rows = [
+            Text.assemble(label if i == 0 else " " * LABEL, self._waiting_entry(view, seq_id))
+            for i, seq_id in enumerate(waiting)
+        ]
+        return rows + running + finished
+
+    def _queue(self, view: View, queue: str, entry: Entry, width: int, height: int) -> list[Text]:
+        """Entries side by side after the queue's name, on as many lines as they need; all only where they fit."""
+        line = _label(queue, view.is_new(queue))
+        ids: list[str] = view.state[queue]
+        if not ids:
+            return [line.append("-", style=theme.style("dim"))]
+        lines: list[Text] = []
+        most = max(3, height) * 4
+        for i, seq_id in enumerate(ids):
+            cell = entry(view, seq_id)
+            if line.cell_len > LABEL and line.cell_len + 2 + cell.cell_len > width:
+                lines.append(line)
+                line = Text(" " * LABEL)
+            if len(lines) >= most:
+                return [*lines, line.append(f"… {len(ids) - i:,} more", theme.style("dim"))]
+            line = Text.assemble(line, "  " if line.cell_len > LABEL else "", cell)
+        return [*lines, line]
+
+    def _waiting_entry(self, view: View, seq_id: str) -> Text:
+        seq = view.state["seqs"][seq_id]
+        style = _row(view, seq_id, view.is_new("seqs", seq_id, "waits_for"))
+        reason = waits_for(seq, len(view.state["blocks"]["free"]))
+        text = Text.assemble(
+            name(view, seq_id), (f" {seq['num_tokens']}t {printable(reason)}", style)
+        )
+        if seq["preemptions"] and seq["waits_for"]:
+            times = f" {seq['preemptions']}x" if seq["preemptions"] > 1 else ""
+            text.append(f" preempted{times}", style=_row(view, seq_id, True))
+        return text
+
+    def _running_entry(self, view: View, seq_id: str) -> Text:
+        seq = view.state["seqs"][seq_id]
+        text = Text.assemble(name(view, seq_id), (f" {seq['num_tokens']}t", _row(view, seq_id)))
+        if seq["num_scheduled_tokens"]:
+            text.append(f"+{seq['num_scheduled_tokens']}", style=_row(view, seq_id, True))
+        return text
+
+    def _finished_entry(self, view: View, seq_id: str) -> Text:
+        seq = view.state["seqs"][seq_id]
+        new = view.is_new("seqs", seq_id, "finish_reason")
+        style = BOLD if new else theme.style("dim")
+        return Text.assemble(
+            name(view, seq_id), (f" {printable(str(seq['finish_reason']))}", style)
+        )
+
+
+def _row(view: View, seq_id: str, bold: bool = False) -> Style:
+    """The style of words about a request."""
+    if view.faded(seq_id):
+        return theme.style("faded")
+    return BOLD if bold else Style()
+
+
+def _label(text: str, changed: bool) -> Text:
+    return Text.assemble((f"{text:<{LABEL}}", BOLD if changed else theme.style("dim")))

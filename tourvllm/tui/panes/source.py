@@ -1,0 +1,115 @@
+"""The code."""
+
+from functools import lru_cache
+from typing import ClassVar
+
+from rich.cells import cell_len, chop_cells
+from rich.style import Style
+from rich.syntax import Syntax
+from rich.text import Span, Text
+
+from ...tour.text import printable
+from .. import theme
+from ..pane import BOLD, Pane
+from ..view import View
+
+MAX_HIGHLIGHTED = 200_000
+"""Characters of a source file; a longer one (no engine has it) is shown without colours."""
+
+MARGIN = 5
+"""Cells of the mark and the line number."""
+
+
+def prepare_sources(texts: list[str]) -> None:
+    """Colour source files before they are looked at. Meant for another thread: it takes 50 ms a file."""
+    for text in texts:
+        if len(text) <= MAX_HIGHLIGHTED:
+            _numbered(text, theme.name())
+
+
+@lru_cache(maxsize=64)
+def _numbered(text: str, theme_name: str) -> list[Text]:
+    """The lines with their numbers, after room for a mark, in the colours of the theme of that name (in use)."""
+    return [
+        Text.assemble((f" {number:>3} ", theme.style("dim")), code)
+        for number, code in enumerate(_highlighted(text), 1)
+    ]
+
+
+def _highlighted(text: str) -> list[Text]:
+    """A source file's lines in colour; lines that only report to the probe are dim."""
+    if len(text) > MAX_HIGHLIGHTED:
+        return [Text(printable(line)) for line in text.split("\n")]
+    if not text.isascii():
+        text = "".join(c if c == "\n" else printable(c) for c in text)
+    syntax = Syntax("", "python", theme=theme.code(), background_color="default")
+    lines = list(syntax.highlight(text).split("\n"))
+    hook_indent = None
+    for line in lines:
+        # Only the colours of the theme are wanted, not its background.
+        line.style = ""
+        line.spans = [Span(a, b, _foreground(style)) for a, b, style in line.spans]
+        indent = len(line.plain) - len(line.plain.lstrip())
+        if hook_indent is not None and line.plain.strip() and indent <= hook_indent:
+            hook_indent = None
+        if "if self.probe" in line.plain:
+            hook_indent = indent
+        if hook_indent is not None:
+            line.stylize(theme.style("dim"))
+    return lines
+
+
+def _foreground(style: str | Style) -> Style:
+    if isinstance(style, str):
+        return Style()
+    return Style(color=style.color, bold=style.bold, italic=style.italic)
+
+
+class SourcePane(Pane):
+    """The code that ran, from the trace itself; the line that ran is marked, and the next one when known."""
+
+    TITLE = "source"
+    EMPTY = "The engine's code will stand here, with the line that has just run."
+    TERMS: ClassVar[tuple[str, ...]] = ("stop",)
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("↑ ↓ PgUp PgDn", "scroll; the next stop brings its line back"),
+        ("Shift+← Shift+→", "sideways"),
+    )
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        at = view.event.at if view.event else None
+        self.set_title(printable(at[0]) if at else "source")
+        if not at:
+            return [Text("No stop yet: press n for the first step.", style=theme.style("dim"))]
+        text = view.trace.table("sources").get(at[0])
+        if not isinstance(text, str):
+            missing = f"The trace holds no source of {printable(at[0])}."
+            return [Text(missing, style=theme.style("dim"))]
+        following = view.next_event.at if view.next_event and view.next_event.at else None
+        next_line = following[1] if following and following[0] == at[0] else None
+        lines = list(_numbered(text, theme.name()))
+        for number, mark in ((next_line, "→"), (at[1], "▶")):
+            if number and 0 < number <= len(lines):
+                lines[number - 1] = self._marked(lines[number - 1].plain, mark, width)
+        if 0 < at[1] <= len(lines):
+            lines[at[1] : at[1]] = _rest(lines[at[1] - 1].plain.rstrip(), width)
+        self.call_after_refresh(self.show_line, at[1] - 1, height)
+        return lines
+
+    def _marked(self, plain: str, mark: str, width: int) -> Text:
+        line = Text(mark + plain[1:], style=theme.style("here") if mark == "▶" else BOLD)
+        line.pad_right(max(0, width - line.cell_len))
+        return line
+
+
+def _rest(line: str, width: int) -> list[Text]:
+    """What the pane's edge cuts off the line that ran, on lines of its own below it."""
+    indent = min(len(line) - len(line[MARGIN:].lstrip()) + 2, width // 2)
+    if cell_len(line) <= width or width - indent < 8:
+        return []
+    rest = line[len(chop_cells(line, width)[0]) :]
+    lines = [Text(" " * indent + part) for part in chop_cells(rest, width - indent)[:4]]
+    for row in lines:
+        row.pad_right(max(0, width - row.cell_len))
+        row.stylize(theme.style("here"))
+    return lines

@@ -1,0 +1,138 @@
+"""The words: what has just happened and why."""
+
+from typing import ClassVar
+
+from rich.text import Text
+
+from ...tour.text import line as one_line
+from ...tour.text import printable
+from .. import theme
+from ..pane import BOLD, Pane, name, wrap
+from ..past import Told, of_request, story
+from ..view import View
+from .block import block_lines
+
+
+class WhyPane(Pane):
+    """What has just happened and why; what the narrator says; what the step decided; the watches' values.
+
+    While a request or a block is followed, its history.
+    """
+
+    TITLE = "why"
+    EMPTY = "What happens and why will be told here, once the engine is ready."
+    TERMS: ClassVar[tuple[str, ...]] = ("preemption", "token budget", "prefix hit")
+    KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("↑ ↓ PgUp PgDn", "scroll"),
+        ("x", "follow a request: why does it wait?"),
+        ("w", "watch an expression"),
+    )
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.error: str | None = None
+        self._told_at: tuple[int, object] | None = None
+
+    def _build(self, width: int, height: int) -> list[Text]:
+        lines: list[Text] = []
+        if self.error:
+            lines = wrap("ENGINE STOPPED: " + printable(self.error), width, theme.style("alarm"))
+        return lines + super()._build(width, height)
+
+    def build(self, view: View, width: int, height: int) -> list[Text]:
+        lines = self._event(view, width) if view.event else self._scenario(view, width)
+        # A step as a whole is told in order; while it runs, the newest word comes first.
+        for note in view.notes if view.at_step_end else view.notes[::-1]:
+            lines += wrap("» " + one_line(" ".join(note.split())), width, theme.style("note"))
+        lines += self._watched(view, width)
+        if view.selection.seq is not None:
+            lines += self._request(view, view.selection.seq, width)
+        elif view.selection.block is not None:
+            lines += block_lines(view, view.selection.block, width)
+        else:
+            for decision in view.decisions:
+                lines += _item("· ", printable(decision), width)
+            lines += self._next(view)
+        self._to_the_top(view)
+        return lines
+
+    def _to_the_top(self, view: View) -> None:
+        """Another moment or another selection is read from its beginning."""
+        told_at = (view.position, view.selection)
+        if told_at != self._told_at:
+            self._told_at = told_at
+            if self.scroll_offset.y:
+                self.scroll_to(y=0, animate=False, force=True)
+
+    def _scenario(self, view: View, width: int) -> list[Text]:
+        scenario = view.trace.table("scenario")
+        lines = wrap(printable(str(scenario.get("title", ""))), width, BOLD)
+        for paragraph in str(scenario.get("about", "")).split("\n\n"):
+            lines += wrap(one_line(" ".join(paragraph.split())), width)
+        return lines
+
+    def _event(self, view: View, width: int) -> list[Text]:
+        stop = printable(view.event.stop) if view.event else ""
+        lines = wrap(f"{stop}  {printable(view.why)}", width)
+        lines[0].stylize(BOLD, 0, len(stop))
+        return lines
+
+    def _watched(self, view: View, width: int) -> list[Text]:
+        return [_watch_row(*row) for row in view.watched]
+
+    def _next(self, view: View) -> list[Text]:
+        if not view.next_event or view.at_step_end:
+            return []
+        at = view.next_event.at
+        where = f"  {at[0]}:{at[1]}" if at else ""
+        return [Text(printable(f"next: {view.next_event.stop}{where}"), theme.style("dim"))]
+
+    def _request(self, view: View, seq_id: str, width: int) -> list[Text]:
+        """Where the followed request stands, and the decisions that brought it there."""
+        head = Text.assemble(name(view, seq_id), (f" {_standing(view, seq_id)}", BOLD))
+        past = of_request(view.trace, view.position, seq_id)
+        lines = [head]
+        for told in story(past, seq_id, view.state["blocks"]["total"]):
+            lines += _item(f"{_steps(told)}  ", printable(told.text) + _times(told), width)
+        if not past.whole:
+            lines.append(Text("(there is more before this)", theme.style("dim")))
+        return lines
+
+
+def _watch_row(text: str, old: str, new: str, changed: bool) -> Text:
+    label = (f"{printable(text)} = ", theme.style("dim"))
+    return Text.assemble(label, (f"{old} → {new}", BOLD) if changed else new)
+
+
+def _item(head: str, text: str, width: int) -> list[Text]:
+    """A paragraph that hangs behind its dim head."""
+    rows = wrap(text, max(1, width - len(head)))
+    heads = [head] + [" " * len(head)] * (len(rows) - 1)
+    return [
+        Text.assemble((lead, theme.style("dim")), row)
+        for lead, row in zip(heads, rows, strict=True)
+    ]
+
+
+def _steps(told: Told) -> str:
+    return f"step {told.first}" if told.first == told.last else f"steps {told.first}–{told.last}"
+
+
+def _times(told: Told) -> str:
+    return f" ({told.times} times)" if told.times > 1 else ""
+
+
+_STANDS = {"waiting": "waits", "running": "is running", "finished": "has finished"}
+
+
+def _standing(view: View, seq_id: str) -> str:
+    """One sentence on where a request stands now."""
+    seq = view.state["seqs"].get(seq_id)
+    if seq is None:
+        return "has not arrived yet."
+    text = _STANDS.get(seq["status"], printable(str(seq["status"])))
+    if seq["status"] == "finished":
+        return f"{text} ({printable(str(seq['finish_reason']))})."
+    done, now = seq["num_cached_tokens"], seq["num_scheduled_tokens"]
+    text += f": {done} of its {seq['num_tokens']} tokens computed"
+    return text + (f", {now} in this step." if now else ".")
