@@ -1,7 +1,5 @@
 """transformers as a candidate: static batches, continuous batching, and single forward passes."""
 
-import time
-
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -12,7 +10,7 @@ from transformers import (
     StaticCache,
 )
 
-from .turns import Candidate, Unavailable, timed
+from .turns import Candidate, Unavailable, now, timed
 from .workloads import Workload
 
 
@@ -64,7 +62,7 @@ def continuous_batching(
                 config, continuous_batching_config=settings
             ) as manager,
         ):
-            start = time.perf_counter()
+            start = now()
             for i, (prompt, length) in enumerate(
                 zip(workload.prompts, workload.lengths, strict=True)
             ):
@@ -78,7 +76,7 @@ def continuous_batching(
                     done[result.request_id] = len(result.generated_tokens)
                 elif not manager.is_running():
                     raise Unavailable("its thread has ended")
-            seconds = time.perf_counter() - start
+            seconds = now() - start
         assert [done[str(i)] for i in range(len(done))] == workload.lengths
         return seconds
 
@@ -114,8 +112,8 @@ class ForwardSteps:
 
     def step(self) -> float:
         """One token for each."""
-        start = time.perf_counter()
+        start = now()
         with torch.inference_mode():
             out = self.model(self._tokens, past_key_values=self._cache, logits_to_keep=1)
             self._tokens = out.logits[:, -1].argmax(-1, keepdim=True)
-        return time.perf_counter() - start
+        return now() - start

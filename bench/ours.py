@@ -1,13 +1,11 @@
 """tourvllm as a candidate: whole workloads, and decode steps one by one."""
 
-import time
-
 from tourvllm.engine.config import EngineConfig
 from tourvllm.engine.llm_engine import LLMEngine
 from tourvllm.engine.request import Request
 from tourvllm.engine.sampling_params import SamplingParams
 
-from .turns import Candidate, timed
+from .turns import Candidate, now, timed
 from .workloads import Workload
 
 BLOCK_SIZE = 16
@@ -62,9 +60,9 @@ class OurSteps:
 
     def step(self) -> float:
         """One token for each."""
-        start = time.perf_counter()
+        start = now()
         self.engine.step()
-        return time.perf_counter() - start
+        return now() - start
 
 
 def greedy(length: int) -> SamplingParams:

@@ -62,6 +62,8 @@ class Vllm:
         if not reply:
             self._log.seek(0)
             said = self._log.read().strip().splitlines() or ["nothing"]
-            raise Unavailable(f"vLLM has ended; the last it said: {said[-1]}")
+            raise Unavailable(
+                f"vLLM has ended with {self._process.wait()}; the last it said: {said[-1]}"
+            )
         answer: dict[str, Any] = json.loads(reply)
         return answer
