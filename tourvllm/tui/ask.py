@@ -1,4 +1,9 @@
-"""A prediction question: what will happen next? The run goes on when it is answered or skipped."""
+"""A prediction question: what will happen next? The run goes on when it is answered or skipped.
+
+It stands at the bottom of the screen: the answer has to be found in what is shown above it.
+"""
+
+from typing import ClassVar
 
 from rich.text import Text
 from textual import events
@@ -16,6 +21,9 @@ MAX_ANSWER = 200
 class AskScreen(Dialog[str | None]):
     """Asks `ask`, then tells whether the answer was right. Returns the answer, or None when it was skipped."""
 
+    DEFAULT_CSS: ClassVar[str] = """
+    AskScreen { align: center bottom; background: transparent; }
+    """
     HEADING = "what happens next?"
 
     def __init__(self, ask: Ask) -> None:

@@ -333,10 +333,12 @@ def _cannot_open(text: str) -> str | None:
         path = Path(text).expanduser()
         if _is_scenario(text):
             _plan(find_scenario(str(path)))
+        elif path.is_dir():
+            return f"{text} is a folder: name a file in it"
         elif path.is_file():
             Trace().feed(_first_line(path))
         else:
-            return f"{text} is {'a folder' if path.is_dir() else 'no file'}"
+            return f"there is no file {text}"
     except TraceError as error:
         return f"{text} is not a tourvllm trace: {error}"
     except (UsageError, TourError) as error:
