@@ -11,7 +11,7 @@
 `hash` and `owners` are block ids as text (JSON has no other keys) and are there only for blocks that have one.
 """
 
-from collections.abc import Iterable
+from collections.abc import ItemsView, Iterable, Iterator, ValuesView
 from typing import Annotated, Any
 
 import msgspec
@@ -103,9 +103,104 @@ class _State(msgspec.Struct):
     batch: _Batch | None
 
 
+_WRONG = "a stored state is not what the trace format says"
+
+
 def check_shape(state: Any) -> None:
     """Raise TraceError if a stored state lacks a field or has one of another type. More fields are fine."""
     try:
         msgspec.convert(state, _State)
     except msgspec.ValidationError as error:
-        raise TraceError(f"a stored state is not what the trace format says: {error}") from error
+        raise TraceError(f"{_WRONG}: {error}") from error
+
+
+class _Line(msgspec.Struct):
+    """The line of a header or a keyframe, its state undecoded."""
+
+    state: dict[str, msgspec.Raw]
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode_table = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_any = msgspec.json.Decoder().decode
+
+
+def stored_state(line: bytes) -> dict[str, Any]:
+    """The state that a line stores. Its requests are decoded, and checked, when they are first looked at."""
+    try:
+        state: dict[str, Any] = {
+            key: Requests(_decode_table(raw)) if key == "seqs" else _decode_any(raw)
+            for key, raw in _decode_line(line).state.items()
+        }
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"{_WRONG}: {error}") from error
+    check_shape(state | {"seqs": {}} if "seqs" in state else state)
+    return state
+
+
+class Requests(dict[str, Any]):
+    """The requests of a stored state by id.
+
+    Most of a long run's requests have finished long ago and their tokens are most of its state: each is decoded
+    when it is first looked at. All that hands out values is overridden, so nobody sees an undecoded one.
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        value = super().__getitem__(key)
+        if type(value) is msgspec.Raw:
+            value = _decode_request(key, value)
+            self[key] = value
+        return value
+
+    def __iter__(self) -> Iterator[str]:  # with an own one, dict(..) and the like ask __getitem__
+        return super().__iter__()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The request, or `default`."""
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Take a request out."""
+        value = self.get(key, *default) if default else self[key]
+        super().pop(key, None)
+        return value
+
+    def popitem(self) -> tuple[str, Any]:
+        """Take the last request out."""
+        key = next(reversed(self))
+        return key, self.pop(key)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The request; with none, `default`, which is it from now on."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        """All requests."""
+        return ValuesView(self)
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        """All requests with their ids."""
+        return ItemsView(self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, dict) and dict(self) == dict(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+def _decode_request(seq_id: str, raw: msgspec.Raw) -> Any:
+    try:
+        request = _decode_any(raw)
+        msgspec.convert(request, _Seq)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"{_WRONG}: request {seq_id}: {error}") from error
+    return request

@@ -1,24 +1,29 @@
 """A trace: the record of a run, in memory, finished or still growing.
 
-On disk a trace is JSON Lines (see docs/trace-format.md). In memory it keeps the lines as bytes with an index, so
-that a million events cost what their text costs, and any one is decoded in microseconds. A live run feeds lines
-as they come; a replay feeds a file: the rest of the program cannot tell them apart.
+On disk a trace is JSON Lines (see docs/trace-format.md). In memory there is an index of the lines, some twenty
+bytes an event, and any event is decoded in microseconds from where its text lies: in memory while the run is live,
+in the file of a replay. The rest of the program cannot tell them apart.
 """
 
 import hashlib
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from .errors import TraceError
-from .state import check_shape
+from .state import check_shape, stored_state
+from .stop_index import StopIndex, Wanted
 from .stops import MARKS
+from .storage import MemoryText, Text
 
 FORMAT = 1
 MAX_LINE = 64 * 2**20
+LARGE_STATE = 2**18
+"""Bytes of a stored state from which on the walk past it does not compare it: a key must not wait for that."""
 
 
 class Event(msgspec.Struct, tag_field="kind", tag="event"):
@@ -33,7 +38,7 @@ class Event(msgspec.Struct, tag_field="kind", tag="event"):
     t: int = 0
 
 
-class _Head(msgspec.Struct):
+class _Head(msgspec.Struct, gc=False):
     """The few fields of a line that the index needs."""
 
     kind: str = ""
@@ -42,6 +47,7 @@ class _Head(msgspec.Struct):
     stop: str = ""
 
 
+T = TypeVar("T")
 Few = Annotated[list[str], msgspec.Meta(max_length=100)]
 
 
@@ -114,12 +120,22 @@ class Mark:
     letter: str
 
 
+class _Patches(msgspec.Struct, gc=False):
+    """What of an event a far walk needs."""
+
+    do: list[list[Any]] = []
+
+
 _decode_event = msgspec.json.Decoder(Event).decode
 _decode_head = msgspec.json.Decoder(_Head).decode
+_decode_patches = msgspec.json.Decoder(_Patches).decode
 _decode_any = msgspec.json.Decoder().decode
 _decode_note = msgspec.json.Decoder(_Note).decode
 _decode_ask = msgspec.json.Decoder(Ask).decode
 
+
+_WITH_FACTS = ("step", "schedule")
+"""Stops whose facts the index needs."""
 
 KINDS = ("header", "event", "keyframe", "note", "ask", "bookmark", "end")
 
@@ -151,20 +167,24 @@ class Trace:
     """The lines of a run and their index. `len(trace)` is the number of events.
 
     Positions count applied events: position 0 is the initial state, position k the state after event k - 1.
+    `problem` is what is wrong with the trace, as a sentence. `share` is how much of a file has been read, 0 to 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, text: Text | None = None) -> None:
         self.header: dict[str, Any] | None = None
         self.closing: dict[str, Any] | None = None
         self.problem: str | None = None
+        self.share = 1.0
         self.steps: list[Step] = []
         self.marks: list[Mark] = []
         self.notes: dict[int, list[str]] = {}
         self.asks: dict[int, Ask] = {}
-        self._text = bytearray()
+        self._text: Text = text or MemoryText()
         self._starts = array("Q")
+        self._sizes = array("I")
+        self._stops = StopIndex()
         self._keyframe_positions: list[int] = [0]
-        self._keyframe_lines: list[bytes] = [b""]
+        self._keyframe_places: list[tuple[int, int]] = [(0, 0)]
         self._compared: set[int] = set()
         self._digest = hashlib.sha256()
 
@@ -182,36 +202,62 @@ class Trace:
         return self.closing is not None
 
     def feed(self, line: bytes) -> str:
-        """Take in one line and return its kind. Unknown kinds are skipped; a broken line raises TraceError."""
+        """Take in one line of a live run and return its kind. Unknown kinds are skipped.
+
+        Raises TraceError for a broken line.
+        """
         if len(line) > MAX_LINE:
             raise TraceError(f"a line of {len(line):,} bytes is over the limit of {MAX_LINE:,}")
+        assert isinstance(self._text, MemoryText)
+        return self._take_checked(line, self._text.append(line))
+
+    def take(self, lines: list[bytes], start: int) -> None:
+        """Take in lines that lie in the text from `start` on, a newline after each.
+
+        Raises TraceError for a broken one; those before it are taken.
+        """
         try:
-            head = _read_head(line)
-            if self.header is None:
-                self._feed_header(line)
-            elif head.kind == "event":
-                self._feed_event(line, head)
-            elif head.kind == "keyframe":
-                self._feed_keyframe(line, head)
-            elif head.kind in ("note", "bookmark"):
-                self._feed_note(line, head)
-            elif head.kind == "ask":
-                self._feed_ask(line, head)
-            elif head.kind == "end":
-                self.closing = _decode_any(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise TraceError(f"a line is not what the trace format says: {error}") from error
-        return head.kind
+            heads = [_decode_head(line) for line in lines] if self.header else []
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            heads = []  # one of them is empty, foreign or broken
+        for number, line in enumerate(lines):
+            if heads and heads[number].kind == "event":
+                self._take_event(line, heads[number], start)
+            elif line.strip():
+                self._take_checked(line, start)
+            start += len(line) + 1
 
     def event(self, index: int) -> Event:
         """Decode event `index` afresh (the caller owns the result)."""
+        return self._decode(index, _decode_event)
+
+    def patches(self, index: int) -> list[list[Any]]:
+        """The patches of event `index` alone, decoded afresh."""
+        return self._decode(index, _decode_patches).do
+
+    def _decode(self, index: int, decode: Callable[[bytes], T]) -> T:
         if not 0 <= index < len(self._starts):
             raise IndexError(f"event {index} of {len(self._starts)}")
-        end = self._starts[index + 1] if index + 1 < len(self._starts) else len(self._text)
+        start = self._starts[index]
         try:
-            return _decode_event(memoryview(self._text)[self._starts[index] : end].tobytes())
-        except (msgspec.MsgspecError, RecursionError) as error:
+            return decode(self._text.read(start, start + self._sizes[index]))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise TraceError(f"event {index} is not what the trace format says: {error}") from error
+
+    def stop_name(self, index: int) -> str:
+        """The stop of event `index`, without decoding it."""
+        return self._stops.name(index)
+
+    def next_position(self, wanted: Wanted, after: int, forward: bool = True) -> int | None:
+        """The nearest position after `after` (or before it) whose event is at a wanted stop.
+
+        `wanted` is a set of names or a test of a name. Found at once, also among a million events.
+        """
+        return self._stops.next(wanted, after, forward)
+
+    def next_phase_end(self, after: int, forward: bool = True) -> int | None:
+        """The nearest position after `after` (or before it) where a phase of a step has ended (`ends_phase`)."""
+        return self._stops.next_phase_end(after, forward)
 
     def initial_state(self) -> dict[str, Any]:
         """A fresh copy of the state before the first event."""
@@ -223,17 +269,19 @@ class Trace:
 
     def keyframe(self, position: int) -> dict[str, Any]:
         """A fresh copy of the stored state at `position`, which `keyframe_at_or_before` returned."""
-        line = self._keyframe_lines[self._keyframe_positions.index(position)]
-        state: dict[str, Any] = _decode_any(line).get("state")
-        check_shape(state)
-        return state
+        index = bisect_left(self._keyframe_positions, position)
+        return stored_state(self._text.read(*self._keyframe_places[index]))
 
     def compare_keyframe(self, position: int, state: dict[str, Any]) -> None:
-        """Note it in `problem` if the state stored at `position` is not the one that the events make there."""
+        """Note it in `problem` if the state stored at `position` is not the one that the events make there.
+
+        A large state is not compared.
+        """
         index = bisect_left(self._keyframe_positions, position)
         if index == len(self._keyframe_positions) or self._keyframe_positions[index] != position:
             return
-        if index not in self._compared:
+        start, end = self._keyframe_places[index]
+        if index not in self._compared and end - start < LARGE_STATE:
             self._compared.add(index)
             try:
                 same = self.keyframe(position) == state
@@ -257,7 +305,27 @@ class Trace:
         """Whether the closing line's digest is that of the events; None while there is no closing line."""
         return None if self.closing is None else self.closing.get("digest") == self.digest()
 
-    def _feed_header(self, line: bytes) -> None:
+    def _take_checked(self, line: bytes, start: int) -> str:
+        """Take in one line of any kind, and return the kind."""
+        try:
+            head = _read_head(line)
+            if self.header is None:
+                self._take_header(line, start)
+            elif head.kind == "event":
+                self._take_event(line, head, start)
+            elif head.kind == "keyframe":
+                self._take_keyframe(head, start, start + len(line))
+            elif head.kind in ("note", "bookmark"):
+                self._take_note(line, head)
+            elif head.kind == "ask":
+                self._take_ask(line, head)
+            elif head.kind == "end":
+                self.closing = _decode_any(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise TraceError(f"a line is not what the trace format says: {error}") from error
+        return head.kind
+
+    def _take_header(self, line: bytes, start: int) -> None:
         header = _decode_any(line)
         if not isinstance(header, dict) or header.get("kind") != "header":
             raise TraceError("the first line is not the header of a tourvllm trace")
@@ -269,38 +337,42 @@ class Trace:
             )
         msgspec.convert(header, _Header)
         check_shape(header["state"])
-        self._keyframe_lines[0] = line
+        self._keyframe_places[0] = (start, start + len(line))
         self.header = header
 
-    def _feed_event(self, line: bytes, head: _Head) -> None:
+    def _take_event(self, line: bytes, head: _Head, start: int) -> None:
         position = len(self._starts)
         if head.i != position:
             raise TraceError(f"event {position} is missing: the next line is event {head.i}")
+        event = _decode_event(line) if head.stop in _WITH_FACTS else None
         if not self.steps or self.steps[-1].number != head.step:
             self.steps.append(Step(head.step, position, position))
         step = self.steps[-1]
         step.end = position + 1
-        if head.stop == "step":
-            step.facts = _decode_event(line).facts
+        if event and event.stop == "step":
+            step.facts = event.facts
+        if head.stop == "sample" or (event and ends_phase(event)):
+            self._stops.add_phase_end(position + 1)
         elif head.stop in MARKS:
             self.marks.append(Mark(position + 1, head.step, MARKS[head.stop]))
-        self._starts.append(len(self._text))
-        self._text += line
+        self._stops.add(head.stop)
+        self._starts.append(start)
+        self._sizes.append(len(line))
         self._digest.update(event_body(line))
 
-    def _feed_keyframe(self, line: bytes, head: _Head) -> None:
+    def _take_keyframe(self, head: _Head, start: int, end: int) -> None:
         if self._keyframe_positions[-1] < head.i == len(self._starts):
             self._keyframe_positions.append(head.i)
-            self._keyframe_lines.append(line)
+            self._keyframe_places.append((start, end))
 
-    def _feed_note(self, line: bytes, head: _Head) -> None:
+    def _take_note(self, line: bytes, head: _Head) -> None:
         if 0 <= head.i <= len(self._starts):
             note = _decode_note(line)
             self.notes.setdefault(head.i, []).append(note.say)
             if head.kind == "bookmark":
                 self.marks.append(Mark(head.i, head.step, "B"))
 
-    def _feed_ask(self, line: bytes, head: _Head) -> None:
+    def _take_ask(self, line: bytes, head: _Head) -> None:
         """A position has one question at most: the first."""
         if 0 < head.i <= len(self._starts):
             self.asks.setdefault(head.i, _decode_ask(line))
