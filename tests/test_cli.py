@@ -139,6 +139,41 @@ def test_list_and_version(command):
     assert "run" in command("-h").stdout
 
 
+def test_alone_and_without_a_terminal_it_says_what_there_is(command):
+    alone = command()
+    assert (alone.returncode, alone.stdout) == (0, command("--help").stdout)
+    for name in ("run", "replay", "diff", "query", "stops", "check", "doctor", "list", "info"):
+        assert f"\n  {name} " in alone.stdout
+    assert "Kernels for the KV cache: auto, torch, cpu, triton, flash." in " ".join(
+        command("run", "--help").stdout.split()
+    )
+
+
+def test_help_loads_neither_torch_nor_textual_nor_rich(command):
+    line = "import sys; from tourvllm.cli import main; main(['--help'], standalone_mode=False); "
+    line += "print([name for name in ('torch', 'textual', 'rich') if name in sys.modules])"
+    result = subprocess.run(
+        [sys.executable, "-c", line], capture_output=True, text=True, env=command.environment
+    )
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("arguments", [["run", "kv_pressure"], ["list"]])
+def test_in_a_folder_that_is_gone_there_is_one_sentence(command, tmp_path, arguments):
+    line = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    result = subprocess.run(
+        ["sh", "-c", line, "sh", sys.executable, "-m", "tourvllm", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=command.environment,
+        timeout=60,
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "the folder that you are in is gone" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
