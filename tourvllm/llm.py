@@ -26,7 +26,6 @@ ALIASES = {
 """Names of other engines -> ours."""
 
 WITHOUT_EFFECT = {
-    "enforce_eager",
     "gpu_memory_utilization",
     "trust_remote_code",
     "disable_log_stats",
@@ -49,6 +48,8 @@ class LLM:
                 "tensor_parallel_size", "only 1 is supported: the engine runs on one device"
             )
         known: dict[str, Any] = {}
+        if "enforce_eager" in settings:
+            known["cuda_graphs"] = not settings.pop("enforce_eager")
         for name, value in settings.items():
             own = ALIASES.get(name, name)
             if own in known:
