@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from .errors import ExpressionError, ScenarioError
-from .expressions import check_names
+from .expressions import check_names, check_syntax
 from .triggers import Breakpoint, check_breakpoint, check_place
 
 MAX_BYTES = 2**20
@@ -323,8 +323,8 @@ def _check_expressions(
         with _at(source, f"breakpoints[{i}]"):
             check_breakpoint(line, ids)
     for i, text in enumerate(scenario.watch):
-        with _at(source, f"watch[{i}]"):
-            check_names(text, ids)
+        with _at(source, f"watch[{i}]"):  # one without a value tells so on the screen
+            check_syntax(text)
 
 
 def _check_entry(narration: Narration, source: Source, path: str, ids: set[str]) -> None:
