@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..kernels import Backend
-from ..kernels.cpu_linear import pack, packed_linear
+from ..kernels.cpu_linear import prepared
+from ..kernels.ops import rms_norm, rotate, silu_and_mul
 from ..kernels.paged_batch import PagedBatch
 from .probe import Probe
-from .rope import rope_table, rotate
+from .rope import rope_table
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,12 @@ class Linear:
     """A matrix and, in some families, a bias."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        packed = pack(weight)
-        self.weight = weight if packed is None else packed
+        self.weight, self._product = prepared(weight)
         self.bias = bias
-        self._linear = F.linear if packed is None else packed_linear
 
     def __call__(self, x: Tensor) -> Tensor:
         """x @ weight.T + bias."""
-        return self._linear(x, self.weight, self.bias)
+        return self._product(x, self.weight, self.bias)
 
 
 @dataclass
@@ -174,8 +173,7 @@ class Decoder:
             h = self._attend(i, q, k, v, inputs.paged, kv_cache[i], batch)
             x = x + layer.o_proj(h)
             h = self._norm(x, layer.post_attention_layernorm)
-            gate, up = layer.gate_up_proj(h).chunk(2, dim=-1)
-            x = x + layer.down_proj(F.silu(gate) * up)
+            x = x + layer.down_proj(silu_and_mul(layer.gate_up_proj(h)))
         logits = self.lm_head(self._norm(x[inputs.logits_rows], self.norm))
         return logits if logits.dtype == torch.float64 else logits.float()
 
@@ -223,7 +221,4 @@ class Decoder:
         return out.flatten(1)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Root mean square norm, computed in float32 whatever the weights' dtype."""
-        wide = x if x.dtype == torch.float64 else x.float()
-        normed = F.rms_norm(wide, (x.shape[-1],), eps=self.config.rms_norm_eps)
-        return normed.to(x.dtype) * weight
+        return rms_norm(x, weight, self.config.rms_norm_eps)

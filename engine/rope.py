@@ -43,12 +43,6 @@ def rope_table(
     return angles.cos() * amplitude, angles.sin() * amplitude
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn x, [num_tokens, num_heads, head_dim], by each token's angles: one half against the other."""
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-
 def _llama3(frequencies: Tensor, scaling: dict[str, Any]) -> Tensor:
     """Slow waves are stretched by the factor, fast ones kept, those between blended."""
     factor, low, high = (

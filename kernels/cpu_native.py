@@ -1,64 +1,69 @@
-"""Decode attention in C++ (cpu_native.cpp), built once for this machine with the compiler that is here.
+"""The kernels in C++ over PyTorch's tensors, float32 and bfloat16: decode attention, matrices, small operations.
 
-Nothing depends on it: without a compiler, or if the build fails, `library` is None, `reason` says why,
-and PyTorch does the work.
+Where they cannot be had (cpp_build.py), do not fit, or a model is so small that they gain nothing, the `can_`
+functions say no, and their callers let PyTorch do it.
 """
 
-import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import subprocess
-import tempfile
-from dataclasses import dataclass
+from ctypes import c_float, c_int, c_int64, c_void_p
 from functools import cache
-from pathlib import Path
+from typing import Any
 
-import platformdirs
 import torch
 from torch import Tensor
 
+from . import cpp_build
 from .paged_batch import PagedBatch
 
-SOURCE = Path(__file__).with_suffix(".cpp")
-COMPILERS = ("g++", "clang++", "c++")
-FLAGS = ("-O3", "-std=c++20", "-shared", "-fPIC")
-# The best first: clang without OpenMP's library, and compilers that do not know this processor, go without.
-OPTIONS = (("-march=native", "-fopenmp"), ("-march=native",), ())
-BUILD_SECONDS = 60
 WORTH_BUILDING = 512
-"""Width of all query heads together from which on a model is large enough to gain by it."""
+"""Numbers of a token, in all heads together, from which on a model is large enough to gain by it."""
+
+_SUFFIXES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+_ARGUMENTS: dict[str, list[Any]] = {
+    "decode": [c_void_p] * 6 + [c_int64] * 6 + [c_float, c_int],
+    "rms_norm": [c_void_p] * 3 + [c_int64] * 2 + [c_float],
+    "silu_and_mul": [c_void_p] * 2 + [c_int64] * 2,
+    "rotate": [c_void_p] * 4 + [c_int64] * 4,
+    "linear": [c_void_p] * 4 + [c_int64] * 3 + [c_int],
+}
 
 
-@dataclass(frozen=True)
-class Native:
-    """The library, or None, and the reason in words."""
+@cache
+def _function(name: str, dtype: torch.dtype) -> Any:
+    function = getattr(cpp_build.load().library, f"{name}_{_SUFFIXES[dtype]}")
+    function.argtypes = _ARGUMENTS[name]
+    return function
 
-    library: ctypes.CDLL | None
-    reason: str
 
-
-def supports(query: Tensor, k_cache: Tensor) -> bool:
-    """Whether these kernels can and should do this: the dtype, the head's size, and the model's."""
+def can_operate(x: Tensor, step: int = 16) -> bool:
+    """Whether the small operations can and should work on x, [num_tokens, ...], `step` numbers at a time."""
     return (
-        query.dtype in _SYMBOLS
-        and query.dtype == k_cache.dtype
-        and query.shape[2] % 16 == 0
-        and query.shape[1] * query.shape[2] >= WORTH_BUILDING
-        and k_cache.is_contiguous()
+        x.device.type == "cpu"
+        and x.dtype in _SUFFIXES
+        and x.shape[-1] % step == 0
+        and x.shape[1:].numel() >= WORTH_BUILDING
+        and cpp_build.load().library is not None
     )
+
+
+def can_decode(query: Tensor, k_cache: Tensor) -> bool:
+    """Whether `decode` can and should do this."""
+    return query.dtype == k_cache.dtype and k_cache.is_contiguous() and can_operate(query)
+
+
+def can_multiply() -> bool:
+    """Whether `linear` is there: the processor multiplies bf16, and there was a compiler."""
+    library = cpp_build.load().library
+    return library is not None and bool(library.linear_works())
 
 
 def decode(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, batch: PagedBatch, scale: float
 ) -> Tensor:
-    """Attention of one new token a sequence. Shapes as in torch_paged; only where `load` has a library."""
+    """Attention of one new token a sequence. Shapes as in torch_paged."""
     query = query.contiguous()
     output = torch.empty_like(query)
     tables, num_kv_heads = batch.block_tables, k_cache.shape[2]
-    function = getattr(load().library, _SYMBOLS[query.dtype])
-    function(
+    _function("decode", query.dtype)(
         query.data_ptr(), k_cache.data_ptr(), v_cache.data_ptr(), output.data_ptr(), tables.data_ptr(),
         batch.context_lens.data_ptr(), query.shape[0], tables.stride(0), num_kv_heads,
         query.shape[1] // num_kv_heads, query.shape[2], k_cache.shape[1], scale, torch.get_num_threads(),
@@ -66,59 +71,49 @@ def decode(
     return output
 
 
-@cache
-def load() -> Native:
-    """The library, built first if it has not been: some two seconds, once for each version and machine."""
-    if os.environ.get("TOURVLLM_NATIVE") == "0":
-        return Native(None, "TOURVLLM_NATIVE=0 turns the C++ kernel off")
-    compiler = next((found for name in COMPILERS if (found := shutil.which(name))), None)
-    if compiler is None:
-        return Native(None, f"no C++ compiler was found ({', '.join(COMPILERS)})")
-    try:
-        library = ctypes.CDLL(str(_built(compiler)))
-        for name in _SYMBOLS.values():
-            getattr(library, name).argtypes = _ARGUMENTS
-    except (OSError, subprocess.SubprocessError, AttributeError) as error:
-        return Native(None, f"the C++ kernel could not be built: {error}")
-    return Native(library, f"decode attention in C++, built with {Path(compiler).name}")
+def pack(weight: Tensor) -> Tensor:
+    """A bf16 matrix [out, in], out a multiple of 16 and in of 2, as `linear` reads it."""
+    num_out, num_in = weight.shape
+    return weight.view(num_out // 16, 16, num_in // 2, 2).permute(0, 2, 1, 3).contiguous()
 
 
-_SYMBOLS = {torch.float32: "decode_float32", torch.bfloat16: "decode_bfloat16"}
-_ARGUMENTS = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 6 + [ctypes.c_float, ctypes.c_int]
+def linear(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    """x @ weight.T + bias, x and bias in bf16."""
+    x = x.contiguous()
+    num_in, num_out = x.shape[-1], packed.shape[0] * 16
+    out = x.new_empty(*x.shape[:-1], num_out)
+    _function("linear", x.dtype)(
+        x.data_ptr(), packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr(),
+        x.numel() // num_in, num_in, num_out, torch.get_num_threads(),
+    )  # fmt: skip
+    return out
 
 
-def _built(compiler: str) -> Path:
-    """The library's file in the user's cache folder. Its name holds all that it depends on."""
-    source = SOURCE.read_bytes()
-    key = hashlib.sha256(source)
-    for part in (compiler, _processor(), FLAGS, OPTIONS):
-        key.update(repr(part).encode())
-    folder = platformdirs.user_cache_path("tourvllm") / "kernels"
-    path = folder / f"cpu_native-{key.hexdigest()[:16]}.so"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        _build(compiler, path)
-    return path
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x over its root mean square, times weight, along the last dimension."""
+    x, dim = x.contiguous(), x.shape[-1]
+    out = torch.empty_like(x)
+    _function("rms_norm", x.dtype)(
+        x.data_ptr(), weight.data_ptr(), out.data_ptr(), x.numel() // dim, dim, eps
+    )
+    return out
 
 
-def _build(compiler: str, path: Path) -> None:
-    """Compile into a file beside `path` and move it there: two processes may build at once."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        for options in OPTIONS:
-            command = [compiler, *FLAGS, *options, str(SOURCE), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
-            if done.returncode == 0:
-                made.replace(path)
-                return
-    lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-    raise OSError(f"{Path(compiler).name}: {lines[0]}")
+def silu_and_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up of [num_tokens, 2 * size], gate first."""
+    rows, dim = gate_up.shape[0], gate_up.shape[1] // 2
+    out = gate_up.new_empty(rows, dim)
+    _function("silu_and_mul", gate_up.dtype)(gate_up.data_ptr(), out.data_ptr(), rows, dim)
+    return out
 
 
-def _processor() -> str:
-    """What code for this processor depends on: its instruction sets, where the system tells them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-        return next(line for line in lines if line.startswith(("flags", "Features")))
-    except (OSError, StopIteration):
-        return platform.processor() + platform.machine()
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn x, [num_tokens, num_heads, head_dim], by angles [num_tokens, 1, head_dim // 2]."""
+    if x.stride(2) != 1 or x.stride(1) != x.shape[2]:
+        x = x.contiguous()
+    out = x.new_empty(x.shape)
+    _function("rotate", x.dtype)(
+        x.data_ptr(), cos.data_ptr(), sin.data_ptr(), out.data_ptr(), x.shape[0], x.shape[1],
+        x.shape[2] // 2, x.stride(0),
+    )  # fmt: skip
+    return out

@@ -26,9 +26,8 @@ def paged_attention(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, batch: PagedBatch, scale: float
 ) -> Tensor:
     """Causal attention of a flat batch over the paged cache. Arguments and result as in torch_paged."""
-    native = cpu_native.supports(query, k_cache) and cpu_native.load().library is not None
     if batch.max_seqlen_q == 1:
-        if native:
+        if cpu_native.can_decode(query, k_cache):
             return cpu_native.decode(query, k_cache, v_cache, batch, scale)
         lens = batch.host_context_lens
         if sum(lens) >= WORTH_PADDING * len(lens) * batch.max_seqlen_k:
