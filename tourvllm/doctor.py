@@ -49,7 +49,7 @@ def _engine_lines() -> list[str]:
 def _kernel_lines(device: str, dtype: str) -> list[str]:
     """Which kernels `auto` takes and why, and for each backend what it takes, or why it cannot run here."""
     from .engine.cuda_graphs import why_not
-    from .kernels import BACKENDS, BLOCK_SIZES, get_backend
+    from .kernels import BACKENDS, BLOCK_SIZES, cpp_build, get_backend
 
     block_size = EngineConfig.block_size
     chosen = get_backend("auto", device, block_size, dtype)
@@ -65,6 +65,8 @@ def _kernel_lines(device: str, dtype: str) -> list[str]:
         except ValueError as error:
             text = str(error)
         lines.append(_line(f"  {name}", text))
+    if device == "cpu":
+        lines.append(_line("c++ kernels", cpp_build.load().reason))
     no_graphs = why_not(True, device, chosen)
     graphs = f"off, because {no_graphs}" if no_graphs else "decodes are captured and replayed"
     return [*lines, _line("cuda graphs", graphs)]
