@@ -72,8 +72,9 @@ class Stepper:
     def wait(self) -> None:
         """Wait for the command that lets the engine go on. Raises Stopped for `quit`."""
         self._running = False
-        while not self._running:
-            self._obey(self._commands.get())
+        with self._recorder.halted():  # the reader's time is not the step's
+            while not self._running:
+                self._obey(self._commands.get())
 
     def after(self, event: Event) -> None:
         """Called after each event; returns when the engine may go on."""
