@@ -118,14 +118,14 @@ def test_a_far_seek_starts_from_a_keyframe(run, monkeypatch, start, target):
     start, target = (len(trace) if place == "end" else place for place in (start, target))
     cursor = Cursor(trace)
     cursor.seek(start)
-    decoded = []
-    event = Trace.event
+    walked = []
+    each = Trace.each_patches
     monkeypatch.setattr(cursor_module, "FAR", 60)
     monkeypatch.setattr(
-        Trace, "event", lambda self, index: decoded.append(index) or event(self, index)
+        Trace, "each_patches", lambda self, *range: walked.append(range) or each(self, *range)
     )
     cursor.seek(target)
-    assert decoded == list(range(trace.keyframe_at_or_before(target), target))
+    assert walked == [(trace.keyframe_at_or_before(target), target)]
     assert cursor.state == states[target]
 
 
@@ -155,7 +155,7 @@ def test_a_lying_keyframe_is_a_trace_error(run):
         trace.feed(line_of(kind="keyframe", i=i + 1, state={"phase": 5}))
     cursor = Cursor(trace)
     cursor.seek(9)
-    cursor._undo.clear()
+    cursor._here.undo.clear()
     with pytest.raises(TraceError, match="state"):
         cursor.seek(4)
     assert (cursor.position, cursor.state["step"]) == (9, 8)

@@ -96,7 +96,7 @@ def names(state: dict[str, Any], event: Event | None = None) -> dict[str, Any]:
     """
     blocks = state.get("blocks") or {}
     free = blocks.get("free") or []
-    found: dict[str, Any] = dict(state.get("seqs") or {})
+    found: dict[str, Any] = (state.get("seqs") or {}).copy()
     if event is not None:
         found.update(event.facts)
         found.update(stop=event.stop, facts=event.facts)

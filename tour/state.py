@@ -114,13 +114,33 @@ def check_shape(state: Any) -> None:
         raise TraceError(f"{_WRONG}: {error}") from error
 
 
+class _Parts(msgspec.Struct, forbid_unknown_fields=True):
+    """A state with its requests undecoded."""
+
+    step: Any
+    phase: Any
+    waiting: Any
+    running: Any
+    finished: Any
+    seqs: dict[str, msgspec.Raw]
+    blocks: Any
+    batch: Any
+
+
 class _Line(msgspec.Struct):
-    """The line of a header or a keyframe, its state undecoded."""
+    """The line of a header or a keyframe."""
+
+    state: _Parts
+
+
+class _ForeignLine(msgspec.Struct):
+    """One whose state has other fields, too."""
 
     state: dict[str, msgspec.Raw]
 
 
 _decode_line = msgspec.json.Decoder(_Line).decode
+_decode_foreign_line = msgspec.json.Decoder(_ForeignLine).decode
 _decode_table = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_any = msgspec.json.Decoder().decode
 
@@ -128,14 +148,22 @@ _decode_any = msgspec.json.Decoder().decode
 def stored_state(line: bytes) -> dict[str, Any]:
     """The state that a line stores. Its requests are decoded, and checked, when they are first looked at."""
     try:
-        state: dict[str, Any] = {
-            key: Requests(_decode_table(raw)) if key == "seqs" else _decode_any(raw)
-            for key, raw in _decode_line(line).state.items()
-        }
+        state = _parts(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{_WRONG}: {error}") from error
     check_shape(state | {"seqs": {}} if "seqs" in state else state)
     return state
+
+
+def _parts(line: bytes) -> dict[str, Any]:
+    try:
+        state = msgspec.structs.asdict(_decode_line(line).state)
+        return state | {"seqs": Requests(state["seqs"])}
+    except msgspec.ValidationError:
+        return {
+            key: Requests(_decode_table(raw)) if key == "seqs" else _decode_any(raw)
+            for key, raw in _decode_foreign_line(line).state.items()
+        }
 
 
 class Requests(dict[str, Any]):
@@ -154,6 +182,10 @@ class Requests(dict[str, Any]):
 
     def __iter__(self) -> Iterator[str]:  # with an own one, dict(..) and the like ask __getitem__
         return super().__iter__()
+
+    def copy(self) -> "Requests":
+        """The same requests, as undecoded as they are."""
+        return Requests(super().items())
 
     def get(self, key: str, default: Any = None) -> Any:
         """The request, or `default`."""

@@ -8,7 +8,7 @@ in the file of a replay. The rest of the program cannot tell them apart.
 import hashlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -231,9 +231,10 @@ class Trace:
         """Decode event `index` afresh (the caller owns the result)."""
         return self._decode(index, _decode_event)
 
-    def patches(self, index: int) -> list[list[Any]]:
-        """The patches of event `index` alone, decoded afresh."""
-        return self._decode(index, _decode_patches).do
+    def each_patches(self, first: int, end: int) -> Iterator[list[list[Any]]]:
+        """The patches of each of the events `first` .. `end - 1`, decoded afresh."""
+        for index in range(first, end):
+            yield self._decode(index, _decode_patches).do
 
     def _decode(self, index: int, decode: Callable[[bytes], T]) -> T:
         if not 0 <= index < len(self._starts):
