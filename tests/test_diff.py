@@ -55,7 +55,7 @@ def test_a_smaller_pool_is_told_from_the_cause_to_the_cost(runs):
     assert str(runs["small"]) in text.splitlines()[1]
     assert ["engine.num_blocks", "24", "16"] in [line.split() for line in text.splitlines()]
     assert (
-        "First difference: step 4: the first run finds room for D, the second finds no room for D."
+        "First difference:\nstep 4: the first run finds room for D, the second finds no room for D."
         in text
     )
     assert "steps more: --steps shows all" in text

@@ -179,7 +179,8 @@ def test_stops_names_lines_at_which_a_debugger_can_halt(environment):
     preempt = next(stop for stop in found if stop["stop"] == "preempt")["told_at"][0]
     (line,) = [line for line in table.stdout.splitlines() if line.startswith("preempt ")]
     assert f"{preempt['file']}:{preempt['line']}" in line
-    assert "2 schedule" in line
+    headings = [line.strip() for line in table.stdout.splitlines() if line[:1].isdigit()]
+    assert headings == ["1 loop", "2 schedule", "3 blocks", "4 tensors", "5 kv", "6 close"]
 
 
 NO_TORCH = """

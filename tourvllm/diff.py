@@ -30,7 +30,7 @@ def diff(a: Trace, b: Trace, names: tuple[Path, Path], every_step: bool) -> int:
     if found.first_difference is None:
         click.echo(f"All {found.a.events:,} events are the same.")
         return 0
-    click.echo(f"First difference: {found.first_difference}.\n")
+    click.echo(f"First difference:\n{found.first_difference}.\n")
     _steps(found, _parting_step(a, found), every_step)
     _totals(found)
     return 1

@@ -20,18 +20,22 @@ def print_table(
     rows: Iterable[Sequence[str]],
     right: Sequence[int] = (),
     marked: Sequence[int] = (),
+    whole: Sequence[int] = (),
     gap: int = 2,
 ) -> None:
     """Write a table. Texts are taken literally; a column's name may have two lines.
 
-    right: columns of numbers. marked: rows that stand out. gap: between two columns.
+    right: columns of numbers. marked: rows that stand out. whole: columns whose texts are not broken into lines.
+    gap: between two columns.
     """
     console = Console(width=None if sys.stdout.isatty() else WIDE, highlight=False, emoji=False)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
     for index, name in enumerate(columns):
         lines = (printable(text) for text in name.split("\n"))
         justify: Literal["left", "right"] = "right" if index in right else "left"
-        table.add_column(Text("\n".join(lines)), justify=justify, overflow="fold")
+        table.add_column(
+            Text("\n".join(lines)), justify=justify, overflow="fold", no_wrap=index in whole
+        )
     for index, row in enumerate(rows):
         cells = (Text(printable(cell)) for cell in row)
         table.add_row(*cells, style="bold" if index in marked else "")
