@@ -107,7 +107,7 @@ class Trigger:
     something new. `count` is how often it has triggered; it halts from the N-th time on.
 
     What a name has no value for yet (a request that has not arrived, the fact of another stop) counts as false.
-    Any other condition that cannot be evaluated halts once, where that begins, and `problem` keeps the reason.
+    Any other condition that cannot be evaluated halts once, and `problem` keeps the reason.
     """
 
     def __init__(self, text: str) -> None:
@@ -149,7 +149,9 @@ class Trigger:
 
     def begins(self, before: Status, now: Status) -> bool:
         """Whether it triggers where it is `now`, having been `before` at the event before."""
-        return now is not Status.NO and (self._at_events or now is not before)
+        return now is Status.BROKEN or (
+            now is Status.YES and (self._at_events or before is not Status.YES)
+        )
 
     def start(self, event: Event | None, state: dict[str, Any]) -> None:
         """Begin to watch here. What is true already is nothing new: it does not count."""
@@ -161,15 +163,15 @@ class Trigger:
         now = self.status(event, state)
         begins = self.begins(self._before, now)
         self._before = now
-        if not begins or (now is Status.BROKEN and self._complained):
-            return None
-        self.count += now is Status.YES
-        self._complained |= now is Status.BROKEN
-        return self.say(now) if self.halts(now) else None
+        return self.say(now) if begins and self.halts(now) else None
 
     def halts(self, now: Status) -> bool:
-        """Whether one that triggers here halts: not before its N-th time."""
-        return now is Status.BROKEN or self.hits == 1 or self.count >= self.hits
+        """Count one that triggers here, and whether it halts: from its N-th time on, or for its first problem."""
+        if now is Status.BROKEN:
+            first, self._complained = not self._complained, True
+            return first
+        self.count += 1
+        return self.count >= self.hits
 
     def _is_about(self, event: Event) -> bool:
         if self.at in STOPS:
@@ -195,7 +197,8 @@ def find(cursor: Cursor, texts: Iterable[str], forward: bool) -> str | None:
 def search(cursor: Cursor, texts: Iterable[str], forward: bool) -> Search:
     """`find`, one event a step: so that a long search can be watched and given up.
 
-    Raises ExpressionError at once for a line that is no breakpoint.
+    A condition that cannot be evaluated halts each search anew: whoever was told turns it off. Raises
+    ExpressionError at once for a line that is no breakpoint.
     """
     triggers = [Trigger(text) for text in texts]
     return _search_forward(cursor, triggers) if forward else _search_back(cursor, triggers)
@@ -280,10 +283,9 @@ def _look(trigger: Trigger, cursor: Cursor) -> tuple[Status, str]:
 
 
 def _passed(trigger: Trigger, now: Status, was: Status) -> bool:
-    """Whether to halt at a place that a search comes back to; if not, one that triggers there is taken off."""
+    """Whether to halt at a place that a search comes back to; its time is taken off the count."""
     if not trigger.begins(was, now):
         return False
-    halts = trigger.halts(now)
-    if now is Status.YES:
-        trigger.count -= 1
+    halts = now is Status.BROKEN or trigger.hits == 1 or trigger.count >= trigger.hits
+    trigger.count -= now is Status.YES
     return halts
