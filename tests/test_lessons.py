@@ -17,6 +17,7 @@ from tourvllm.plain import PlainWalk
 from tourvllm.plain_run import replay_plain
 from tourvllm.plan import make_plan
 from tourvllm.runs import Run
+from tourvllm.tui import panes
 
 LESSON = """\
 title: A lesson
@@ -240,6 +241,12 @@ def test_a_place_that_cannot_be_written_is_no_error(tmp_path):
 def test_the_glossary_page_says_the_same():
     page = Path(__file__).resolve().parent.parent / "docs" / "glossary.md"
     assert page.read_text("utf-8") == as_markdown()
+
+
+def test_the_terms_of_the_panes_are_in_the_glossary():
+    named = [term for name in panes.__all__ for term in getattr(getattr(panes, name), "TERMS", ())]
+    assert len(named) > 10
+    assert set(named) <= set(GLOSSARY)
 
 
 def test_the_glossary_is_in_order_and_short():

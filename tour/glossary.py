@@ -102,9 +102,9 @@ GLOSSARY: dict[str, str] = {
         "The queue of requests that have their blocks and take part in decodes, in the order in which "
         "they entered."
     ),
-    "sampling": (
-        "Choosing the next token from the model's logits. At temperature 0 it is the likeliest one "
-        "(greedy)."
+    "sample": (
+        "To choose the next token from the model's logits, the scores of all tokens. At temperature 0 it "
+        "is the likeliest one (greedy)."
     ),
     "slot": (
         "The place of one token's keys and values in the KV cache: block_id * block_size + offset, with "
@@ -114,6 +114,10 @@ GLOSSARY: dict[str, str] = {
         "For each token of the flat row, the slot that its key and value are written to."
     ),
     "step": "One turn of the outer loop: schedule, run the model once, postprocess.",
+    "stop": (
+        "A named point of the loop, such as admit or preempt, at which this debugger can halt. The action "
+        "that it is named after has just happened."
+    ),
     "token budget": (
         "The most tokens that one step may compute over all requests: max_num_batched_tokens. It keeps a "
         "step short."
