@@ -48,7 +48,17 @@ def status_line(session: Session, view: View | None, playing: str) -> Text:
         line.append("  ").append(f" {doing} ", style=Style(reverse=True))
     if view.event and view.event.at:
         line.append(f"  {printable(view.event.at[0])}:{view.event.at[1]}", style=theme.style("dim"))
-    return line
+    return line.append(f"\t{_speed(view)}", style=theme.style("dim"))
+
+
+def _speed(view: View) -> str:
+    """What the step took, and how many tokens a second that is."""
+    times = view.times
+    if times is None:
+        return ""
+    rates = (("prefill", times.prefill_rate), ("decode", times.decode_rate))
+    parts = [f"{kind} {rate:,.0f} t/s" for kind, rate in rates if rate]
+    return "  ".join([f"{times.total_ms:.1f} ms", *parts]) + " "
 
 
 def _free(view: View) -> str:
@@ -66,7 +76,11 @@ class Bar(Static):
         super().__init__("", id=id, markup=False)
 
     def set(self, line: Text) -> None:
-        """Show a line; nothing moves on the screen."""
+        """Show a line; what follows a tab stands at the right edge, if there is room for it."""
+        left, *right = line.split("\t")
+        room = self.size.width - left.cell_len - sum(part.cell_len for part in right)
+        line = Text.assemble(left, " " * room, *right) if right and room > 1 else left
+        line = theme.draw(line)
         line.no_wrap = True
         line.overflow = "ellipsis"
         self.update(line, layout=False)

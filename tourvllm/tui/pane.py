@@ -57,8 +57,8 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         self.view: View | None = None
         self._lines: list[Text] = []
         self._strips: dict[int, Strip] = {}
+        self._title = self.TITLE
         self._titled = ""
-        self.set_title(self.TITLE)
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         """The lines of this pane, for a visible area of `width` x `height` cells."""
@@ -76,8 +76,11 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         self._rebuild()
 
     def set_title(self, title: str) -> None:
-        """The words in the line above the pane, taken literally."""
-        title = theme.shown(title)
+        """The words in the line above the pane, from `build`; taken literally."""
+        self._title = title
+
+    def _draw_title(self) -> None:
+        title = theme.shown(self._title)
         if title != self._titled:
             self._titled = title
             self.border_title = Content(title)
@@ -92,6 +95,7 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         lines = self._build(size.width, size.height) if size.width > 0 and size.height > 0 else []
         self._strips.clear()
         self._lines = lines
+        self._draw_title()
         self.virtual_size = Size(max((line.cell_len for line in lines), default=0), len(lines))
         self.refresh()
 
@@ -171,6 +175,15 @@ SELECTS = (("Enter", "follow a request everywhere; again: let go"), ("↑ ↓", 
 def pointing(seq: str | None = None, block: int | None = None) -> Style:
     """A style without looks that says what the text under it stands for."""
     return Style(meta={"seq": seq} if block is None else {"block": block})
+
+
+def first_ones(view: View, ids: Sequence[str], most: int) -> list[str]:
+    """The first `most` requests, so that a screen costs what is on it; the followed one is among them."""
+    chosen = view.selection.seq
+    shown = list(ids[:most])
+    if chosen is not None and chosen in ids and chosen not in shown:
+        shown.insert(0, chosen)
+    return shown
 
 
 def name(view: View, seq_id: str) -> Text:

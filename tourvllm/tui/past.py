@@ -24,12 +24,10 @@ SECONDS = 0.02
 _FAR = 5000
 """Events; a jump further on than this starts a new look back."""
 
-_CHECK_CLOCK = 64
-
 
 @dataclass
 class _Found:
-    """The events that were found in the range [low, high) of the trace, oldest first."""
+    """The events that were found between two positions of the trace, oldest first."""
 
     low: int
     high: int
@@ -101,23 +99,21 @@ def _look_back(
             known.clear()
         found = known[key] = _Found(position, position)
 
-    def take(index: int) -> Event | None:
-        event = trace.event(index)
-        return event if event.stop in stops and about(event) else None
+    def take(position: int) -> list[Event]:
+        event = trace.event(position - 1)
+        return [event] if about(event) else []
 
-    while found.high < position:
-        event = take(found.high)
-        found.events += [event] if event else []
-        found.high += 1
+    while (at := trace.next_position(stops, found.high)) is not None and at <= position:
+        found.events += take(at)
+        found.high = at
+    found.high = max(found.high, position)
     older: list[Event] = []
     until = time.monotonic() + SECONDS
     count = bisect_left(found.events, position, key=lambda event: event.i)
-    while found.low > 0 and count + len(older) < enough:
-        if found.low % _CHECK_CLOCK == 0 and time.monotonic() > until:
-            break
-        found.low -= 1
-        event = take(found.low)
-        older += [event] if event else []
+    while found.low > 0 and count + len(older) < enough and time.monotonic() < until:
+        before = trace.next_position(stops, found.low + 1, forward=False)
+        older += take(before) if before else []
+        found.low = before - 1 if before else 0
     found.events[:0] = reversed(older)
     shown = found.events[: count + len(older)][::-1]
     return Past(shown[:enough], found.low == 0 and len(shown) <= enough)

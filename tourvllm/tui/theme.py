@@ -33,10 +33,12 @@ STYLES = {
     "decode": Style(color="yellow"),
     "faded": Style(dim=True),
     "chosen": Style(bold=True, reverse=True),
+    "column": Style(bold=True, bgcolor="#505050"),
 }
 """Styles by what they mean: dim (labels), bold (changed), new (a block taken just now), here (the line or step
 that we are at), alarm (an error or a message), note (the narrator), prefill and decode (kinds of tokens), faded
-(not of the selected request), chosen (the selected one)."""
+(not of the selected request), chosen (the selected one), column (the step that we are at, behind its
+bars)."""
 
 GLYPHS = {
     "here": "▶",
@@ -109,6 +111,7 @@ _LIGHT = _Theme(
         "prefill": Style(color="#00617a"),
         "decode": Style(color="#8a5a00"),
         "faded": Style(color="#767676"),
+        "column": Style(bold=True, bgcolor="#BBBBBB"),
     },
     TextualTheme(
         "tourvllm-light",
@@ -134,6 +137,7 @@ _CONTRAST = _Theme(
         "note": Style(bold=True, color="bright_cyan"),
         "prefill": Style(color="bright_cyan"),
         "decode": Style(color="bright_yellow"),
+        "column": Style(bold=True, bgcolor="#0000C0"),
     },
     TextualTheme(
         "tourvllm-contrast",

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar
 
 from rich.style import Style
@@ -18,9 +19,10 @@ LABEL = 15
 
 ROWS = ("cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping")
 
-EXPLAINED = "│ a request begins (cu_seqlens_q) · █ cached before ▒ computed now · still to come"
+EXPLAINED = "│ a request begins   █ cached before   ▒ computed in this step   · later"
 
 Column = dict[str, Text]
+Parts = tuple[int, int, int]
 
 
 class BatchPane(Pane):
@@ -66,7 +68,7 @@ class BatchPane(Pane):
         if not batch:
             self.set_title("batch tensors")
             empty = "No batch yet: it is laid out when the scheduler has chosen (group 4)."
-            return [Text(empty, style=theme.style("dim"))]
+            return [Text(empty, style=theme.style("dim")), *_plan(view, max(1, height - 2))]
         phase = printable(str(view.state["phase"]))
         self.set_title(f"batch tensors · {phase} · slot = block_id * block_size + offset")
         rows = [row for row in ROWS if height >= 6 or row != "block*size+off"]
@@ -180,14 +182,19 @@ def _numbers(values: list[Any], room: int) -> str:
     return shown[: shown.rfind(" ")] + last if " " in shown else last.strip()
 
 
-def _parts(view: View, seq_id: str) -> tuple[int, int, int]:
-    """Tokens of a request that are cached, computed in this step, and still to come of those it has."""
-    seq = view.state["seqs"][seq_id]
-    cached, now = seq["num_cached_tokens"], seq["num_scheduled_tokens"]
-    return cached, now, max(0, seq["num_tokens"] - cached - now)
+def _batch_parts(view: View, batch: dict[str, Any], index: int) -> Parts:
+    """The same for a request of the batch, as it was when the batch was laid out."""
+    starts = batch["cu_seqlens_q"]
+    first, now = starts[index], starts[index + 1] - starts[index]
+    return _parts(view, batch["seqs"][index], batch["positions"][first], now)
 
 
-def _bar(parts: tuple[int, int, int], cells: int) -> str:
+def _parts(view: View, seq_id: str, cached: int, now: int) -> Parts:
+    """Tokens of a request that were cached, that this step computes, and still to come of those it has."""
+    return cached, now, max(0, view.state["seqs"][seq_id]["num_tokens"] - cached - now)
+
+
+def _bar(parts: Parts, cells: int) -> str:
     """The parts as a bar; one that is not empty has a cell at least."""
     total = sum(parts) or 1
     lengths = [max(1, round(part * cells / total)) if part else 0 for part in parts]
@@ -198,13 +205,13 @@ def _bar(parts: tuple[int, int, int], cells: int) -> str:
 
 def _progress_line(view: View, batch: dict[str, Any], width: int) -> Text:
     """How far each request of the batch is, side by side."""
-    line = Text.assemble((f"{'tokens':<{LABEL}}", theme.style("dim")))
+    line = Text.assemble((f"{'cached+now/all':<{LABEL}}", theme.style("dim")))
     for i, seq_id in enumerate(batch["seqs"]):
-        cached, now, later = parts = _parts(view, seq_id)
-        told = f" {cached}+{now}" + (f", {later} later" if later else "")
-        entry = Text.assemble(
-            name(view, seq_id), " ", (_bar(parts, 8), tint(view, seq_id)), (told + "  ", "")
-        )
+        parts = _batch_parts(view, batch, i)
+        told = f" {parts[0]}+{parts[1]}/{sum(parts)}  "
+        style = theme.style("faded") if view.faded(seq_id) else Style()
+        bar = (_bar(parts, 8), tint(view, seq_id))
+        entry = Text.assemble(name(view, seq_id), " ", bar, (told, style))
         if line.cell_len + entry.cell_len > width - 8 and i:
             return line.append(f"+{len(batch['seqs']) - i} more", BOLD)
         line = Text.assemble(line, entry)
@@ -213,13 +220,34 @@ def _progress_line(view: View, batch: dict[str, Any], width: int) -> Text:
 
 def _progress_table(view: View, batch: dict[str, Any], most: int) -> list[Text]:
     """The same with a line for each request."""
-    lines = []
-    for seq_id in batch["seqs"][:most]:
-        cached, now, later = parts = _parts(view, seq_id)
-        bar = (_bar(parts, 40), tint(view, seq_id))
-        counts = f"  cached {cached} | now {now} | later {later}"
-        style = theme.style("faded") if view.faded(seq_id) else Style()
-        lines.append(Text.assemble(name(view, seq_id), " ", bar, (counts, style)))
+    shown = batch["seqs"][:most]
+    lines = [
+        _progress_row(view, seq_id, _batch_parts(view, batch, i)) for i, seq_id in enumerate(shown)
+    ]
     if len(batch["seqs"]) > most:
         lines.append(Text(f"… {len(batch['seqs']) - most:,} more", theme.style("dim")))
+    return lines
+
+
+def _progress_row(view: View, seq_id: str, parts: Parts) -> Text:
+    cached, now, later = parts
+    counts = f"  cached {cached} | now {now} | later {later}"
+    style = theme.style("faded") if view.faded(seq_id) else Style()
+    bar = (_bar(parts, 30), tint(view, seq_id))
+    return Text.assemble(name(view, seq_id), " ", bar, (counts, style))
+
+
+def _plan(view: View, most: int) -> list[Text]:
+    """Before a batch is laid out: who has been chosen so far, and for how many tokens."""
+    state = view.state
+    lines = []
+    for seq_id in chain(state["running"], state["waiting"][:1]):
+        seq = state["seqs"][seq_id]
+        if seq["num_scheduled_tokens"]:
+            counts = seq["num_cached_tokens"], seq["num_scheduled_tokens"]
+            lines.append(_progress_row(view, seq_id, _parts(view, seq_id, *counts)))
+        if len(lines) == most:
+            break
+    if lines:
+        lines.insert(0, Text("Chosen so far for this step:", theme.style("dim")))
     return lines

@@ -8,11 +8,8 @@ from rich.text import Text
 
 from ...tour.text import line as one_line
 from .. import theme
-from ..pane import BOLD, SELECTS, Pane, name, wrap
+from ..pane import BOLD, SELECTS, Pane, first_ones, name, wrap
 from ..view import View
-
-MOST = 200
-"""Requests that are drawn."""
 
 
 class OutputPane(Pane):
@@ -30,12 +27,13 @@ class OutputPane(Pane):
         seqs = view.state["seqs"]
         wide = height >= 2 * len(seqs) + 4
         lines = []
-        for seq_id, seq in list(seqs.items())[:MOST]:
+        shown = first_ones(view, list(seqs), 2 * height)
+        for seq_id in shown:
             in_full = wide or seq_id == view.selection.seq
             draw = self._paragraph if in_full else self._end
-            lines += draw(view, seq_id, seq, width)
-        if len(seqs) > MOST:
-            lines.append(Text(f"… {len(seqs) - MOST:,} more", theme.style("dim")))
+            lines += draw(view, seq_id, seqs[seq_id], width)
+        if len(seqs) > len(shown):
+            lines.append(Text(f"… {len(seqs) - len(shown):,} more", theme.style("dim")))
         return lines or [Text("No request yet.", style=theme.style("dim"))]
 
     def _paragraph(self, view: View, seq_id: str, seq: dict[str, Any], width: int) -> list[Text]:

@@ -1,8 +1,8 @@
 """The block pool."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import repeat
 from operator import floordiv
 from typing import Any, ClassVar
@@ -14,14 +14,14 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from .. import theme
-from ..pane import BOLD, Pane
+from ..pane import BOLD, Pane, tint
 from ..view import View
 from .block import block_lines
 
 MOST_EXACT = 4000
 """Blocks that are drawn one by one where they can be scrolled; more are drawn as shares."""
 
-Runs = list[tuple[str, Style]]
+Cell = tuple[str, Style]
 
 
 @dataclass(frozen=True)
@@ -93,48 +93,27 @@ class PoolPane(Pane):
         return Grid(blocks, room, 1, digits)
 
     def _exact(self, view: View, grid: Grid) -> list[Text]:
+        looks = _Looks(view)
         total = view.state["blocks"]["total"]
-        return [
-            self._row(view, start, min(start + grid.per_row, total), grid)
-            for start in range(0, total, grid.per_row)
-        ]
-
-    def _row(self, view: View, start: int, end: int, grid: Grid) -> Text:
-        """Blocks from `start` to `end`; neighbours that look the same are one piece of text."""
-        runs: Runs = []
-        owners, hashes = view.state["blocks"]["owners"], view.state["blocks"]["hash"]
-        for block in range(start, end):
-            sign, style = _look(view, block, owners.get(str(block)), str(block) in hashes)
-            if grid.cell > 1:
-                runs += [(sign, style), (" ", Style())]
-            elif runs and runs[-1][1] is style:
-                runs[-1] = (runs[-1][0] + sign, style)
-            else:
-                runs.append((sign, style))
-        return Text.assemble((f"{start:>{grid.digits}} ", theme.style("dim")), *runs)
+        rows = []
+        for start in range(0, total, grid.per_row):
+            cells = map(looks.block, range(start, min(start + grid.per_row, total)))
+            rows.append(_assemble(start, grid, cells))
+        return rows
 
     def _shares(self, view: View, grid: Grid) -> list[Text]:
         """Each cell as full as its blocks are in use; the followed request's share in its hue."""
         total, used = view.state["blocks"]["total"], _in_use(view.state["blocks"], grid.blocks)
-        chosen = view.selection.seq
-        seq = view.state["seqs"].get(chosen) if chosen else None
-        own = Counter(map(floordiv, seq["block_table"], repeat(grid.blocks))) if seq else Counter()
-        new = {block // grid.blocks for block in view.new_blocks | view.freed_blocks}
-        marked = view.selection.block
-        at = marked // grid.blocks if marked is not None else -1
-        rows = []
+        style_of = _share_styles(view, grid.blocks)
+        plain, rows = Style(), []
         for start in range(0, total, grid.row_blocks):
-            row = Text.assemble((f"{start:>{grid.digits}} ", theme.style("dim")))
             first = start // grid.blocks
+            cells = []
             for cell in range(first, min(first + grid.per_row, -(-total // grid.blocks))):
                 share = used[cell] / min(grid.blocks, total - cell * grid.blocks)
-                style = theme.style("chosen") if cell == at else Style(bold=cell in new)
-                if chosen and own[cell]:
-                    style += theme.tint(view.hues[chosen]) + BOLD
-                elif own:
-                    style += theme.style("faded")
-                row.append(theme.BARS[min(7, int(share * 8))] if share > 0 else "·", style)
-            rows.append(row)
+                sign = theme.BARS[min(7, int(share * 8))] if share > 0 else "·"
+                cells.append((sign, style_of.get(cell, plain)))
+            rows.append(_assemble(start, grid, cells))
         return rows
 
     # Selecting
@@ -197,33 +176,79 @@ def _legend(exact: bool) -> Text:
     )
 
 
-def _look(view: View, block: int, owners: list[str] | None, remembered: bool) -> tuple[str, Style]:
-    """A block's sign and style."""
-    chosen = view.selection.block == block
-    if owners:
-        followed = view.selection.seq
-        owner = followed if followed in owners else owners[0]
-        key = (view.hues.get(owner, 0), view.faded(owner), len(owners) > 1)
-        new = block in view.new_blocks
-        return set_cell_size(owner, 1), _held(theme.name(), *key, new, chosen)
-    if block in view.freed_blocks:
-        return "×", theme.style("chosen") if chosen else BOLD
-    return ":" if remembered else "·", theme.style("chosen" if chosen else "dim")
+def _assemble(start: int, grid: Grid, cells: Iterable[Cell]) -> Text:
+    """A row of cells; neighbours that look the same are one piece of text."""
+    runs: list[Cell] = []
+    for sign, style in cells:
+        if grid.cell > 1:
+            runs += [(sign, style), (" ", Style())]
+        elif runs and runs[-1][1] is style:
+            runs[-1] = (runs[-1][0] + sign, style)
+        else:
+            runs.append((sign, style))
+    return Text.assemble((f"{start:>{grid.digits}} ", theme.style("dim")), *runs)
 
 
-@lru_cache(maxsize=1024)
-def _held(theme_name: str, hue: int, faded: bool, shared: bool, new: bool, chosen: bool) -> Style:
-    """The style of a block that somebody holds."""
-    style = theme.style("faded") if faded else theme.tint(hue) + BOLD
-    if new or chosen:
-        style += theme.style("chosen" if chosen else "new")
-    return style + Style(underline=True) if shared else style
+class _Looks:
+    """The sign and style of each block; those that many blocks share are made once."""
+
+    def __init__(self, view: View) -> None:
+        blocks = view.state["blocks"]
+        self._view, self._owners, self._hashes = view, blocks["owners"], blocks["hash"]
+        self._chosen, self._followed = view.selection.block, view.selection.seq
+        self._moved = view.new_blocks | view.freed_blocks
+        self._free = ("·", theme.style("dim")), (":", theme.style("dim"))
+        self._held: dict[tuple[str, bool], Cell] = {}
+
+    def block(self, block: int) -> Cell:
+        """The look of one block."""
+        owners = self._owners.get(str(block))
+        if owners:
+            owner: str = owners[0]
+            if self._followed is not None and self._followed in owners:
+                owner = self._followed
+            key = (owner, len(owners) > 1)
+            cell = self._held.get(key) or self._hold(*key)
+        else:
+            cell = self._free[str(block) in self._hashes]
+        return self._special(block, cell) if self._is_special(block) else cell
+
+    def _is_special(self, block: int) -> bool:
+        return block in self._moved or block == self._chosen
+
+    def _special(self, block: int, cell: Cell) -> Cell:
+        sign, style = cell
+        if block in self._view.freed_blocks:
+            sign, style = "×", BOLD
+        if block in self._view.new_blocks:
+            style += theme.style("new")
+        return sign, style + theme.style("chosen") if block == self._chosen else style
+
+    def _hold(self, owner: str, shared: bool) -> Cell:
+        style = tint(self._view, owner)
+        style += Style(bold=not self._view.faded(owner), underline=shared)
+        cell = self._held[owner, shared] = set_cell_size(owner, 1), style
+        return cell
+
+
+def _share_styles(view: View, per_cell: int) -> dict[int, Style]:
+    """The cells that look unlike the rest: of the followed request, changed just now, of the selected block."""
+    styles: dict[int, Style] = {}
+    seq = view.state["seqs"].get(view.selection.seq)
+    for block in view.new_blocks | view.freed_blocks:
+        styles[block // per_cell] = BOLD
+    if seq:
+        own = tint(view, view.selection.seq or "") + BOLD
+        styles |= dict.fromkeys(map(floordiv, seq["block_table"], repeat(per_cell)), own)
+    if view.selection.block is not None:
+        styles[view.selection.block // per_cell] = theme.style("chosen")
+    return styles
 
 
 def _in_use(blocks: dict[str, Any], per_cell: int) -> Counter[int]:
-    """How many blocks of each cell are in use, counted over the shorter of the two lists."""
+    """How many blocks of each cell are in use, counted over the list that costs less."""
     free, owners, total = blocks["free"], blocks["owners"], blocks["total"]
-    if len(owners) <= len(free):
+    if 2 * len(owners) < len(free):  # their keys are texts, which costs more
         return Counter(map(floordiv, map(int, owners), repeat(per_cell)))
     empty = Counter(map(floordiv, free, repeat(per_cell)))
     cells = -(-total // per_cell)

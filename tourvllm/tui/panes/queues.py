@@ -42,7 +42,9 @@ class QueuesPane(Pane):
             )
         label = _label("waiting", view.is_new("waiting"))
         rows = [
-            Text.assemble(label if i == 0 else " " * LABEL, self._waiting_entry(view, seq_id))
+            Text.assemble(
+                label if i == 0 else " " * LABEL, self._waiting_entry(view, seq_id, width - LABEL)
+            )
             for i, seq_id in enumerate(waiting)
         ]
         return rows + running + finished
@@ -54,7 +56,7 @@ class QueuesPane(Pane):
         if not ids:
             return [line.append("-", style=theme.style("dim"))]
         lines: list[Text] = []
-        most = max(3, height) * 4
+        most = 2 * max(2, height)
         for i, seq_id in enumerate(ids):
             cell = entry(view, seq_id)
             if line.cell_len > LABEL and line.cell_len + 2 + cell.cell_len > width:
@@ -62,20 +64,21 @@ class QueuesPane(Pane):
                 line = Text(" " * LABEL)
             if len(lines) >= most:
                 return [*lines, line.append(f"… {len(ids) - i:,} more", theme.style("dim"))]
-            line = Text.assemble(line, "  " if line.cell_len > LABEL else "", cell)
+            line.append("  " if line.cell_len > LABEL else "").append_text(cell)
         return [*lines, line]
 
-    def _waiting_entry(self, view: View, seq_id: str) -> Text:
+    def _waiting_entry(self, view: View, seq_id: str, room: int = 1000) -> Text:
         seq = view.state["seqs"][seq_id]
         style = _row(view, seq_id, view.is_new("seqs", seq_id, "waits_for"))
-        reason = waits_for(seq, len(view.state["blocks"]["free"]))
-        text = Text.assemble(
-            name(view, seq_id), (f" {seq['num_tokens']}t {printable(reason)}", style)
-        )
+        reason = printable(waits_for(seq, len(view.state["blocks"]["free"])))
+        before = ""
         if seq["preemptions"] and seq["waits_for"]:
             times = f" {seq['preemptions']}x" if seq["preemptions"] > 1 else ""
-            text.append(f" preempted{times}", style=_row(view, seq_id, True))
-        return text
+            before = f" preempted{times}"
+        head = Text.assemble(name(view, seq_id), (f" {seq['num_tokens']}t ", _row(view, seq_id)))
+        if head.cell_len + len(reason) + len(before) > room:
+            reason = reason.replace(" blocks", "")
+        return Text.assemble(head, (reason, style), (before, _row(view, seq_id, True)))
 
     def _running_entry(self, view: View, seq_id: str) -> Text:
         seq = view.state["seqs"][seq_id]

@@ -1,19 +1,20 @@
 """The block tables."""
 
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.style import Style
 from rich.text import Text
+from textual import events
 
 from .. import theme
-from ..pane import SELECTS, Pane, name, pointing, tint
+from ..pane import SELECTS, Pane, first_ones, name, pointing, tint
 from ..view import View
 
-MOST = 200
-"""Tables that are drawn."""
+NUMBER = re.compile(r"\d+")
 
-ROWS, ZOOMED_ROWS = 2, 40
+ROWS, ZOOMED_ROWS = 2, 12
 """Rows of one table; of a longer one the first and the last blocks are shown."""
 
 
@@ -32,57 +33,69 @@ class TablesPane(Pane):
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         holders = self.requests(view)
+        shown = first_ones(view, holders, 2 * height)
         most = ZOOMED_ROWS if self.zoomed else ROWS
-        lines = [
-            line for seq_id in holders[:MOST] for line in self._table(view, seq_id, width, most)
-        ]
+        lines = [line for seq_id in shown for line in _table(view, seq_id, width, most)]
         if len(lines) > height:
-            short = [self._table(view, seq_id, width, most, True) for seq_id in holders[:MOST]]
+            short = [_table(view, seq_id, width, 1, True) for seq_id in shown]
             if all(len(table) == 1 for table in short):
                 lines = _side_by_side([table[0] for table in short], width)
-        if len(holders) > MOST:
-            lines.append(Text(f"… {len(holders) - MOST:,} more", theme.style("dim")))
+        if len(holders) > len(shown):
+            lines.append(Text(f"… {len(holders) - len(shown):,} more", theme.style("dim")))
         return lines or [Text("Nobody holds a block.", style=theme.style("dim"))]
 
-    def _table(
-        self, view: View, seq_id: str, width: int, most: int, short: bool = False
-    ) -> list[Text]:
-        head = Text.assemble(name(view, seq_id), " ")
-        tail = _tail(view, seq_id, short)
-        cells = self._cells(view, seq_id, (width - head.cell_len) * most - len(tail))
-        lines, line = [], head
-        for cell in cells:
-            if line.cell_len + 1 + cell.cell_len > width:
-                lines.append(line)
-                line = Text(" " * (head.cell_len + 1))
-            line = Text.assemble(line, cell, " ")
-        if line.cell_len + len(tail) > width:
-            lines.append(line)
-            line = Text(" " * head.cell_len)
-        return [*lines, Text.assemble(line, (tail, theme.style("dim")))]
+    def on_click(self, event: events.Click) -> None:
+        """Select the block whose number is under the mouse, or the request."""
+        offset, seq_id = event.get_content_offset(self), event.style.meta.get("seq")
+        if offset is None or seq_id is None:
+            return
+        at = offset.x + int(self.scroll_offset.x)
+        line = self._lines[offset.y + int(self.scroll_offset.y)].plain
+        found = [number for number in NUMBER.finditer(line) if number.start() <= at < number.end()]
+        if found and at > len(seq_id):
+            self.pick(block=int(found[0].group()))
+        else:
+            self.pick(seq=seq_id)
 
-    def _cells(self, view: View, seq_id: str, room: int) -> list[Text]:
-        """The table's entries, so many that they take about `room` cells."""
-        table: list[int] = view.state["seqs"][seq_id]["block_table"]
-        owners = view.state["blocks"]["owners"]
-        per_entry = len(str(max(0, view.state["blocks"]["total"] - 1))) + 1
-        count = max(4, room // per_entry - 2)
-        cut = len(table) > count
-        cells = []
-        for block in [*table[: count // 2], *table[-(count // 2) :]] if cut else table:
-            style = tint(view, seq_id) + pointing(block=block)
-            if len(owners.get(str(block), ())) > 1:
-                style += Style(underline=True)
-            if block in view.new_blocks:
-                style += theme.style("new")
-            if block == view.selection.block:
-                style += theme.style("chosen")
-            cells.append(Text(str(block), style=style))
-        if cut:
-            cells.insert(
-                count // 2, Text(f".. {len(table) - count // 2 * 2:,} ..", theme.style("dim"))
-            )
-        return cells
+
+def _table(view: View, seq_id: str, width: int, most: int, short: bool = False) -> list[Text]:
+    """A request's table on lines of `width`, about `most` of them."""
+    head = Text.assemble(name(view, seq_id), " ")
+    indent, tail = head.cell_len + 1, _tail(view, seq_id, short)
+    lines, line, used = [], head, head.cell_len
+    for text, style in _cells(view, seq_id, (width - indent) * most - len(tail)):
+        if used + len(text) > width:
+            lines.append(line)
+            line, used = Text(" " * indent), indent
+        line.append(text, style).append(" ")
+        used += len(text) + 1
+    if used + len(tail) > width:
+        lines.append(line)
+        line = Text(" " * indent)
+    return [*lines, line.append(tail, theme.style("dim"))]
+
+
+def _cells(view: View, seq_id: str, room: int) -> list[tuple[str, Style]]:
+    """The table's entries, so many that they take about `room` cells."""
+    table: list[int] = view.state["seqs"][seq_id]["block_table"]
+    blocks = view.state["blocks"]
+    count = max(4, room // (len(str(max(0, blocks["total"] - 1))) + 1) - 2)
+    cut = len(table) > count
+    plain = tint(view, seq_id) + pointing(seq_id)
+    cells = []
+    for block in [*table[: count // 2], *table[-(count // 2) :]] if cut else table:
+        style = plain
+        if len(blocks["owners"].get(str(block), ())) > 1:
+            style += Style(underline=True)
+        if block in view.new_blocks:
+            style += theme.style("new")
+        if block == view.selection.block:
+            style += theme.style("chosen")
+        cells.append((str(block), style))
+    if cut:
+        left_out = f".. {len(table) - count // 2 * 2:,} .."
+        cells.insert(count // 2, (left_out, theme.style("dim")))
+    return cells
 
 
 def _tail(view: View, seq_id: str, short: bool) -> str:

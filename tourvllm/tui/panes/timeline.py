@@ -84,7 +84,7 @@ class TimelinePane(Pane):
         values = [value(step.facts) for step in shown]
         most = max(1, *values)
         for i, number in enumerate(values):
-            line.append(_bar(number / most), style + theme.style("here") if i == here else style)
+            line.append(_bar(number / most), style + theme.style("column") if i == here else style)
         return line
 
     def _marks(self, trace: Trace, shown: list[Step], here: int, width: int) -> Text:

@@ -9,7 +9,7 @@ from ...tour.text import printable
 from .. import theme
 from ..pane import BOLD, Pane, name, wrap
 from ..past import Told, of_request, story
-from ..view import View
+from ..view import Selection, View
 from .block import block_lines
 
 
@@ -44,12 +44,12 @@ class WhyPane(Pane):
         # A step as a whole is told in order; while it runs, the newest word comes first.
         for note in view.notes if view.at_step_end else view.notes[::-1]:
             lines += wrap("» " + one_line(" ".join(note.split())), width, theme.style("note"))
-        lines += self._watched(view, width)
         if view.selection.seq is not None:
             lines += self._request(view, view.selection.seq, width)
         elif view.selection.block is not None:
             lines += block_lines(view, view.selection.block, width)
-        else:
+        lines += [_watch_row(*row) for row in view.watched]
+        if view.selection == Selection():
             for decision in view.decisions:
                 lines += _item("· ", printable(decision), width)
             lines += self._next(view)
@@ -76,9 +76,6 @@ class WhyPane(Pane):
         lines = wrap(f"{stop}  {printable(view.why)}", width)
         lines[0].stylize(BOLD, 0, len(stop))
         return lines
-
-    def _watched(self, view: View, width: int) -> list[Text]:
-        return [_watch_row(*row) for row in view.watched]
 
     def _next(self, view: View) -> list[Text]:
         if not view.next_event or view.at_step_end:
