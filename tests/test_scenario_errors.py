@@ -133,6 +133,70 @@ CHANGED = [
         15,
         "breakpoints: Expected `array`, got `str`",
     ),
+    ("breakpoints: [free < 2]", "breakpoints: [Z]", 15, "breakpoints[0]: Z is neither a stop nor"),
+    ("breakpoints: [free < 2]", "breakpoints: [decod]", 15, "did you mean decode?"),
+    ("breakpoints: [free < 2]", "breakpoints: [finish if]", 15, "'finish if' is not an expression"),
+    ("breakpoints: [free < 2]", "breakpoints: [finish hits 0]", 15, "hits counts from 1"),
+    (
+        "breakpoints: [free < 2]",
+        "breakpoints: [5]",
+        15,
+        "breakpoints[0]: Expected `str`, got `int`",
+    ),
+    (
+        "breakpoints: [free < 2]",
+        "breakpoints:\n  - finish\n  - at: finish\n    when: free",
+        18,
+        "breakpoints[1].when: there is no such field; there are at, if, hits",
+    ),
+    (
+        "breakpoints: [free < 2]",
+        "breakpoints:\n  - {at: finsh, hits: 2}",
+        16,
+        "breakpoints[0].at: finsh is neither a stop nor a request: did you mean finish?",
+    ),
+    (
+        "breakpoints: [free < 2]",
+        "breakpoints:\n  - at: finish\n    if: fre < 2",
+        17,
+        "breakpoints[0].if: there is no fre, neither in the state nor",
+    ),
+    (
+        "breakpoints: [free < 2]",
+        "breakpoints:\n  - at: finish\n    hits: 0",
+        17,
+        "breakpoints[0].hits: Expected `int` >= 1",
+    ),
+    ("breakpoints: [free < 2]", "breakpoints: [{if: free < 2}]", 15, "missing required field `at`"),
+    ("if: free == 0", "if: premption", 13, "tour[0].if: there is no premption"),
+    ("if: free == 0", "if: C.num_tokens > 3", 13, "tour[0].if: there is no C"),
+    ('say: "Here"', "say: ''", 14, "tour[0].say"),
+    (
+        'say: "Here"',
+        'say: "Here"\n    ask: {question: "Who?", answer: sek}',
+        15,
+        "tour[0].ask.answer: there is no sek, neither in the state nor as a request or a fact: did you mean seq?",
+    ),
+    (
+        'say: "Here"',
+        'say: "Here"\n    ask: {question: "Who?", answer: seq, choice: [A]}',
+        15,
+        "tour[0].ask.choice: there is no such field; there are question, answer, choices",
+    ),
+    ('say: "Here"', 'say: "Here"\n    ask: {answer: seq}', 15, "missing required field `question`"),
+    ('say: "Here"', 'say: "Here"\n    ask: who', 15, "tour[0].ask: Expected `object | null`"),
+    (
+        'say: "Here"',
+        'say: "Here"\n    ask: {question: "Who?", answer: seq, choices: [B, A]}',
+        15,
+        "tour[0].ask.choices[0]: B reads as the letter of another choice",
+    ),
+    (
+        'say: "Here"',
+        f'say: "Here"\n    ask: {{question: "Who?", answer: seq, choices: {list(range(9, 19))}}}',
+        15,
+        "tour[0].ask.choices",
+    ),
     ("watch: [len(waiting)]", "watch: [len(]", 16, "watch[0]"),
     ("watch: [len(waiting)]", "title: twice", 16, "title stands twice in this table"),
     ("{temperature: 0}", "{temperature: 0, temperature: 1}", 5, "temperature stands twice"),
@@ -200,6 +264,32 @@ def test_what_is_no_scenario_is_a_sentence(text, words):
 )
 def test_a_wrong_change_is_refused_like_a_wrong_file(settings, words):
     assert words in refused(GOOD, settings)
+
+
+def test_breakpoints_are_lines_or_tables():
+    tables = """breakpoints:
+  - finish hits 2
+  - A
+  - {at: preempt, if: "free < 2 and A.preemptions", hits: 3}
+  - at: len(running) if running else 0
+    if: step > 4
+  - {at: B}
+"""
+    plan = make_plan("demo", GOOD.replace("breakpoints: [free < 2]\n", tables))
+    assert plan.scenario.breakpoints == [
+        "finish hits 2",
+        "A",
+        "preempt if free < 2 and A.preemptions hits 3",
+        "len(running) if running else 0 if step > 4",
+        "B",
+    ]
+
+
+def test_requests_without_an_id_may_be_named():
+    text = GOOD.replace('prompt: "Two"', 'prompt: "Two"\n    count: 2').replace(
+        "[free < 2]", "[C, B]"
+    )
+    assert make_plan("demo", text).scenario.breakpoints == ["C", "B"]
 
 
 def test_changes_replace_and_add():
