@@ -9,13 +9,13 @@ from rich.text import Text
 from textual import events
 
 from ..tour.lessons import grade
-from ..tour.text import printable
 from ..tour.trace import Ask
 from . import theme
 from .dialog import Dialog, paragraphs
 
 LETTERS = "abcdefghi"
 MAX_ANSWER = 200
+LEAVES = "Tab looks behind it   Esc skips"
 
 
 class AskScreen(Dialog[str | None]):
@@ -31,6 +31,7 @@ class AskScreen(Dialog[str | None]):
         self.ask = ask
         self._answer = ""
         self._answered = False
+        self._aside = False
 
     @property
     def right(self) -> bool:
@@ -39,18 +40,19 @@ class AskScreen(Dialog[str | None]):
 
     def lines(self, width: int) -> list[Text]:
         """The question with its choices or a line to type in; afterwards the result."""
-        question = [Text(), *paragraphs(self.ask.ask, width, "bold"), Text()]
+        if self._aside:
+            return [Text("Tab: back to the question", theme.style("dim"))]
+        question = [*paragraphs(self.ask.ask, width, "bold"), Text()]
         if self._answered:
             return [*question, *self._result(width)]
         if self.ask.choices:
-            keys = f"{LETTERS[0]}-{LETTERS[len(self.ask.choices) - 1]} ↑ ↓ choose   Enter answers   Esc skips"
+            keys = f"{LETTERS[0]}-{LETTERS[len(self.ask.choices) - 1]} ↑ ↓ choose   Enter answers   {LEAVES}"
             return [*question, *self._choices(width), Text(), Text(keys, theme.style("dim"))]
-        line = Text.assemble("your answer: ", (f"{printable(self._answer)}▁", "bold"))
         return [
             *question,
-            line,
+            *paragraphs(f"your answer: {self._answer}▁", width),
             Text(),
-            Text("type it   Enter answers   Esc skips", theme.style("dim")),
+            Text(f"type it   Enter answers   {LEAVES}", theme.style("dim")),
         ]
 
     def _choices(self, width: int) -> list[Text]:
@@ -65,7 +67,8 @@ class AskScreen(Dialog[str | None]):
     def _result(self, width: int) -> list[Text]:
         """Right or wrong, both answers, and why."""
         verdict = " right " if self.right else " not quite "
-        lines = [Text.assemble((verdict, theme.style("chosen")), "  you said: ", self._given)]
+        lines = [Text(verdict, theme.style("chosen"))]
+        lines += paragraphs(f"you said: {self._given}", width)
         if not self.right:
             lines += paragraphs(f"the answer: {self.ask.answer}", width)
         if self.ask.say:
@@ -76,12 +79,16 @@ class AskScreen(Dialog[str | None]):
     def _given(self) -> str:
         """The answer as the reader knows it: the text of the choice, or what was typed."""
         if self.ask.choices:
-            return printable(self.ask.choices[LETTERS.index(self._answer)])
-        return printable(self._answer)
+            return self.ask.choices[LETTERS.index(self._answer)]
+        return self._answer
 
     def on_key(self, event: events.Key) -> None:
-        """Take in an answer; after it, any key closes."""
+        """Take in an answer; after it, any key closes. Tab clears the view of the screen behind, and back."""
         event.stop()
+        if self._aside or event.key == "tab":
+            self._aside = not self._aside
+            self.show()
+            return
         if self._answered:
             self.dismiss(self._answer)
             return

@@ -15,7 +15,7 @@ from ..tour.text import printable
 from ..tour.trace import Trace
 from . import theme
 from .background import in_background
-from .dialog import paragraphs
+from .dialog import paragraphs, put
 from .rows import Rows
 
 TOTALS = (
@@ -32,6 +32,9 @@ STEP_WIDTH, COUNT_WIDTH, NUMBER_WIDTH = 8, 5, 4
 MAX_SETTINGS, MAX_SENTENCE = 2, 3
 """Lines that the settings that differ, and the first difference, may take."""
 
+CODE = ".py, line "
+"""What the name of a difference in the engine's source has in it."""
+
 LOW = 32
 """A terminal with fewer lines has none to spare between the parts of the summary."""
 
@@ -41,8 +44,7 @@ class CompareScreen(ModalScreen[int | None]):
 
     DEFAULT_CSS: ClassVar[str] = """
     CompareScreen { background: $background; layout: vertical; }
-    CompareScreen Static { height: auto; }
-    CompareScreen #title, CompareScreen #keys { background: $panel; height: 1; }
+    CompareScreen #title, CompareScreen #keys { background: $panel; }
     CompareScreen Rows { height: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -107,8 +109,7 @@ class CompareScreen(ModalScreen[int | None]):
         self._put("summary", [_fit(line, width) for line in self._summary(width)])
 
     def _put(self, name: str, lines: list[Text]) -> None:
-        text = Text("\n").join(theme.draw(line) for line in lines)
-        self.query_one(f"#{name}", Static).update(text)
+        put(self.query_one(f"#{name}", Static), lines)
 
     # The summary
 
@@ -202,8 +203,11 @@ def _labelled(label: str, text: str, width: int, most: int) -> list[Text]:
 
 
 def _settings(found: list[tuple[str, Any, Any]], width: int) -> list[Text]:
-    """The settings that differ, in the engine's own words."""
-    told = [f"{key} {_value(a)} → {_value(b)}" for key, a, b in found]
+    """The settings that differ, in the engine's own words; of lines of code only in how many files they are."""
+    code = [key for key, _, _ in found if CODE in key]
+    told = [f"{key} {_value(a)} → {_value(b)}" for key, a, b in found if CODE not in key]
+    if code:
+        told.append(f"the engine's code, in {len(code)} {'file' if len(code) == 1 else 'files'}")
     return _labelled("settings", ",  ".join(told) or "the same", width, MAX_SETTINGS)
 
 

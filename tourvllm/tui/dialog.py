@@ -29,7 +29,6 @@ class Dialog(ModalScreen[Result]):
         border: solid $accent; border-title-style: bold; border-title-color: $text;
         padding: 0 1; background: $background; scrollbar-size: 1 1;
     }
-    Dialog Static { height: auto; }
     """
     HEADING = ""
 
@@ -55,8 +54,16 @@ class Dialog(ModalScreen[Result]):
     def show(self) -> None:
         """Show the lines as they are now."""
         width = min(WIDTH, self.app.size.width) - FRAME
-        lines = [theme.draw(line) for line in self.lines(width)]
-        self.query_one(Static).update(Text("\n").join(lines))
+        put(self.query_one(Static), self.lines(width))
+
+
+def put(widget: Static, lines: list[Text]) -> None:
+    """Show lines that are no wider than the widget, and give it their height.
+
+    With `height: auto`, textual now and then keeps the height of an earlier text that came just before.
+    """
+    widget.styles.height = len(lines)
+    widget.update(Text("\n").join(theme.draw(line) for line in lines))
 
 
 def paragraphs(text: str, width: int, style: Style | str = "") -> list[Text]:

@@ -29,7 +29,7 @@ from ..tour.trace import MAX_LINE, Trace
 from . import theme
 from .background import in_background
 from .config import read_config
-from .dialog import Dialog, flowing, paragraphs
+from .dialog import Dialog, flowing, paragraphs, put
 from .prompt import PromptScreen
 from .rows import Rows
 from .shelf import (
@@ -94,8 +94,7 @@ class HomeApp(App[Choice]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #title, #keys { height: 1; background: $panel; }
-    #said { height: auto; padding: 0 1; }
-    #about { height: auto; }
+    #said { padding: 0 1; }
     #body { height: 1fr; layout: horizontal; }
     #list { width: 1fr; padding-top: 1; }
     #detail { width: 44; padding: 1 1 0 2; border-left: solid $primary 60%; scrollbar-size: 1 1; }
@@ -232,8 +231,7 @@ class HomeApp(App[Choice]):
         self._put("keys", [self._keys()])
 
     def _put(self, name: str, lines: list[Text]) -> None:
-        text = Text("\n").join(theme.draw(line) for line in lines)
-        self.screen_stack[0].query_one(f"#{name}", Static).update(text)
+        put(self.screen_stack[0].query_one(f"#{name}", Static), lines)
 
     def _keys(self) -> Text:
         if self._filter is not None:
