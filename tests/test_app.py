@@ -5,47 +5,17 @@ import os
 import signal
 import time
 from importlib.resources import files
-from pathlib import Path
 
 import pytest
+from apps import NARROW, RECORDED, WIDE, NoLink, at, live, replay
 from screen import lines, pane, press, settle, text
 from tourvllm.tour.reader import read_trace
 from tourvllm.tour.trace import Trace
 
-from tourvllm.plan import make_plan
-from tourvllm.scenarios_folder import bundled
 from tourvllm.tui.app import TourApp
-from tourvllm.tui.links import ChildLink, Link, ThreadLink
+from tourvllm.tui.breakpoints import BreakpointEntry
+from tourvllm.tui.links import ChildLink, ThreadLink
 from tourvllm.tui.session import Session
-
-DATA = Path(__file__).parent / "data"
-RECORDED = DATA / "kv_pressure.tvllm.jsonl.gz"
-WIDE, NARROW = (120, 40), (80, 24)
-
-
-def replay(path: Path = RECORDED) -> TourApp:
-    return TourApp(Session(read_trace(path)))
-
-
-def live(
-    tmp_path: Path, link: Link, name: str = "kv_pressure", steps: int | None = None, **settings
-) -> TourApp:
-    plan = make_plan(name, bundled(name).text, settings)
-    order = {
-        "name": name,
-        "text": plan.text,
-        "settings": settings,
-        "record": str(tmp_path / "run.tvllm.jsonl.gz"),
-        "verify": True,
-    }
-    return TourApp(Session(Trace(), link, steps), order)
-
-
-def at(app: TourApp) -> tuple[int, int]:
-    """The step and the position shown."""
-    cursor = app.session.cursor
-    assert cursor is not None
-    return (cursor.step.number if cursor.step else 0), cursor.position
 
 
 def source_rows(app: TourApp) -> list[str]:
@@ -135,7 +105,10 @@ async def test_go_to_step_types_a_number_and_escape_leaves():
 
 async def test_c_and_C_find_the_breakpoints_of_the_scenario():
     app = replay()
-    app.session.trace.header["scenario"]["breakpoints"] = ["preempt", "len(free_block_ids) == 0"]
+    app.session.breakpoints = [
+        BreakpointEntry("preempt"),
+        BreakpointEntry("len(free_block_ids) == 0"),
+    ]
     async with app.run_test(size=WIDE) as pilot:
         await press(pilot, "c")
         first = at(app)[1]
@@ -239,23 +212,12 @@ async def test_every_key_on_an_empty_session_does_nothing():
             "tab",
             "question_mark",
             "escape",
+            "enter",
+            "ctrl+c",
         ]:
             await pilot.press(key)
         await pilot.pause(0.1)
         assert "starting" in lines(app)[0]
-
-
-class NoLink:
-    """A wire on which nothing ever comes."""
-
-    async def start(self, order, receive, lost):
-        """Nothing comes."""
-
-    def send(self, command):
-        """Nobody hears it."""
-
-    async def close(self):
-        """Nothing to end."""
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 2), (20, 5), (80, 24), (300, 80)])

@@ -12,6 +12,8 @@ from terminal import ROOT, Terminal
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path / "cache"
 
 
@@ -44,7 +46,7 @@ def test_replay(tmp_path):
     assert terminal.restored
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_restores_the_terminal(cache, number):
     terminal = Terminal("run", "kv_pressure")
     terminal.wait_for("step 1  SCHEDULE")
@@ -120,3 +122,71 @@ def test_the_layout_follows_the_size_of_the_terminal(tmp_path):
     terminal.process.send("q")
     assert terminal.finish() == 0
     assert terminal.restored
+
+
+def test_what_the_engine_prints_never_reaches_the_screen(cache, tmp_path, monkeypatch):
+    """Noise on file descriptors 1 and 2 of the child, from its first moment on."""
+    (tmp_path / "sitecustomize.py").write_text(NOISE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    terminal = Terminal("run", "kv_pressure")
+    terminal.wait_for("step 1  SCHEDULE")
+    terminal.process.send("nnn")
+    terminal.wait_for("step 3  PREFILL")
+    assert b"NOISE" not in terminal.seen
+    terminal.process.send("q")
+    assert terminal.finish() == 0
+    assert terminal.restored
+
+
+NOISE = """
+import os, sys, threading, time
+
+def make():
+    while True:
+        for number in (1, 2):
+            os.write(number, b"NOISE\\n")
+        time.sleep(0.001)
+
+if "tourvllm.child" in " ".join(sys.orig_argv):
+    os.write(1, b"NOISE at once\\n")
+    threading.Thread(target=make, daemon=True).start()
+"""
+
+
+def test_a_disk_that_is_full_is_a_sentence_and_an_exit_code(cache):
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    terminal = Terminal("run", "kv_pressure", "--record", "/dev/full")
+    terminal.wait_for("No space left on device")
+    terminal.process.send("q")
+    assert terminal.finish() == 1
+    assert terminal.restored
+
+
+def test_a_restart_from_a_replay_is_recorded_and_told(cache, tmp_path):
+    trace = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
+    terminal = Terminal("replay", str(trace), cwd=tmp_path)
+    terminal.wait_for("REPLAY")
+    terminal.process.send("r")
+    terminal.wait_for("num_blocks")
+    terminal.process.send("40\r")
+    terminal.wait_for("free 40/40")
+    terminal.process.send("n")
+    terminal.wait_for("PREFILL")
+    terminal.process.send("q")
+    assert terminal.finish() == 0
+    assert terminal.restored
+    assert b"Replay it with: tourvllm replay" in terminal.seen
+
+
+def test_a_terminal_without_unicode_gets_ascii_signs(cache, tmp_path, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "C")
+    trace = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
+    terminal = Terminal("replay", str(trace), cwd=tmp_path)
+    terminal.wait_for("REPLAY")
+    terminal.process.send("nnnnnnnn")
+    terminal.wait_for("step 8")
+    terminal.read(0.5)
+    assert "\n".join(terminal.screen.display).isascii()
+    terminal.process.send("q")
+    assert terminal.finish() == 0

@@ -33,6 +33,7 @@ def export(source: Path, target: Path, bookmarks: Iterable[bytes] = ()) -> int:
         raise RecordError(f"{target} is the trace itself: name another file")
     sink = FileSink(target)
     digest, count, closing = hashlib.sha256(), 0, None
+    left = dict.fromkeys(bookmarks)
     try:
         for line in _whole_lines(source):
             kind = _decode_head(line).kind
@@ -42,8 +43,10 @@ def export(source: Path, target: Path, bookmarks: Iterable[bytes] = ()) -> int:
             if kind == "event":
                 digest.update(event_body(line))
                 count += 1
+            elif kind == "bookmark":
+                left.pop(line, None)
             sink.write(line)
-        for line in bookmarks:
+        for line in left:
             sink.write(line)
         sink.write(closing or _closing(count, digest.hexdigest()))
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The engine's own process: `python -m tourvllm.child`. Orders and commands come on stdin, lines go to stdout.
+"""The engine's own process: `python -m tourvllm.child FD`. Orders and commands come on stdin, lines go to FD.
 
-Whatever else is printed in this process, by Python or by C code, goes to the log that stderr is.
+Whatever is printed in this process, by Python or by C code, goes to the log that stdout and stderr are.
 """
 
 import os
@@ -16,8 +16,9 @@ from .host import QUIT, Command, serve
 
 def main() -> int:
     """Serve one run over the pipes; 0 if it ended well."""
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
+    wire = int(sys.argv[1])
+    os.set_inheritable(wire, False)
+    out = os.fdopen(wire, "wb", buffering=0)
     order = msgspec.json.decode(sys.stdin.buffer.readline())
     commands: SimpleQueue[Command] = SimpleQueue()
     threading.Thread(target=_read_commands, args=(sys.stdin.buffer, commands), daemon=True).start()

@@ -7,7 +7,7 @@ import msgspec
 from platformdirs import user_data_path
 
 from ..tour.errors import TourError
-from ..tour.trace import Trace
+from ..tour.trace import Mark, Trace
 
 MAX_BOOKMARKS = 1000
 
@@ -31,8 +31,8 @@ class Bookmarks:
         """Put the kept bookmarks into the trace. A sentence if they cannot be read, else nothing."""
         try:
             for bookmark in self.read():
-                self._trace.feed(msgspec.json.encode(bookmark))
-        except (OSError, msgspec.MsgspecError, TourError) as error:
+                self._show(bookmark)
+        except (OSError, msgspec.MsgspecError) as error:
             return f"Your bookmarks in {self._path} cannot be read: {error}"
         return ""
 
@@ -59,7 +59,14 @@ class Bookmarks:
             _write(self._path, msgspec.json.encode(kept))
         except (OSError, msgspec.MsgspecError) as error:
             raise TourError(f"The bookmark cannot be kept in {self._path}: {error}") from error
-        self._trace.feed(msgspec.json.encode(bookmark))
+        self._show(bookmark)
+
+    def _show(self, bookmark: Bookmark) -> None:
+        """Put one into the trace, unless it is there: an exported trace has the digest of the first one."""
+        said = self._trace.notes.get(bookmark.i, [])
+        if bookmark.say not in said and 0 <= bookmark.i <= len(self._trace):
+            self._trace.notes[bookmark.i] = [*said, bookmark.say]
+            self._trace.marks.append(Mark(bookmark.i, bookmark.step, "B"))
 
 
 def _write(path: Path, data: bytes) -> None:

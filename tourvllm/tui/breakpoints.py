@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ..tour.cursor import Cursor
 from ..tour.errors import ExpressionError
 from ..tour.trace import Trace
-from ..tour.triggers import Trigger, first_hit
+from ..tour.triggers import Status, Trigger, first_hit
 
 SLICE = 64
 """Events that are counted between two looks at the clock."""
@@ -34,6 +34,16 @@ def _is_one(line: object) -> bool:
         return isinstance(line, str) and Trigger(line) is not None
     except ExpressionError:
         return False
+
+
+def broken(cursor: Cursor, lines: Iterable[str]) -> str | None:
+    """What to say of the first breakpoint whose condition cannot be evaluated at the cursor."""
+    for line in lines:
+        trigger = Trigger(line)
+        status = trigger.status(cursor.event, cursor.state)
+        if status is Status.BROKEN:
+            return trigger.say(status)
+    return None
 
 
 def count_hits(trace: Trace, entries: Iterable[BreakpointEntry]) -> Generator[None, None, None]:

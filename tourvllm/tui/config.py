@@ -4,11 +4,12 @@ import codecs
 import locale
 import tomllib
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from platformdirs import user_config_path
-from textual.keys import KEY_DISPLAY_ALIASES, Keys, _character_to_key
+from textual.keys import Keys, _character_to_key
 
 from . import theme
 from .keys import KEYS
@@ -114,12 +115,20 @@ def _key_name(key: str) -> str | None:
     *modifiers, last = key.split("+") if len(key) > 1 else [key]
     if not set(modifiers) <= MODIFIERS:
         return None
-    known = {item.value for item in Keys} | set(KEY_DISPLAY_ALIASES)
     if len(last) == 1 and last.isprintable():
         last = _character_to_key(last)
-    elif last not in known and key not in known:
+    elif last.lower() not in _named_keys():
         return None
+    else:
+        last = last.lower()
     return "+".join([*modifiers, last])
+
+
+@cache
+def _named_keys() -> set[str]:
+    """Textual's names of keys: of those without a character, and of the characters that have a name."""
+    signs = {_character_to_key(chr(code)) for code in range(32, 127)}
+    return {item.value.rpartition("+")[2] for item in Keys} | {"space", *signs}
 
 
 def _terminal_has_unicode() -> bool:

@@ -206,5 +206,9 @@ class Driver:
             self.tell_hit(hit)
 
     def tell_hit(self, hit: str) -> None:
-        """Say at which breakpoint the walk has halted, or why one cannot be evaluated."""
-        self.message = f"Breakpoint: {hit}" if hit in self.lines else hit
+        """Say at which breakpoint the walk has halted, or why one cannot be evaluated: that one is turned off."""
+        self.message = f"Breakpoint: {hit}"
+        for entry in self.breakpoints:
+            if hit.startswith(f"{entry.line} cannot be evaluated"):
+                entry.enabled = False
+                self.message = f"{hit}. It is turned off; B lists and mends it."

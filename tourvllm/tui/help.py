@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -13,7 +14,11 @@ from ..tour.glossary import GLOSSARY
 from ..tour.stops import GROUPS, STOPS
 from . import theme
 from .keys import table
-from .pane import Pane
+from .pane import Pane, wrap
+
+WIDTH = 86
+FRAME = 7
+"""Cells that border, padding and scrollbar take."""
 
 SIGNS = """\
 A            a request; its letter and colour are the same everywhere
@@ -44,31 +49,72 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """Lay the page out."""
-        parts = [*_of_pane(self._pane), *table(self._keymap), "SIGNS", SIGNS, *_stops()]
         with VerticalScroll():
-            yield Static(theme.shown("\n".join(parts)), markup=False)
+            yield Static(markup=False)
 
     def on_mount(self) -> None:
         """The page takes the scrolling keys."""
         self.query_one(VerticalScroll).focus()
 
+    def on_resize(self) -> None:
+        """Break the lines for this width."""
+        width = max(20, min(WIDTH, self.app.size.width) - FRAME)
+        lines = [
+            *_of_pane(self._pane, width),
+            *_keys(self._keymap, width),
+            *_signs(),
+            *_stops(width),
+        ]
+        self.query_one(Static).update(Text("\n").join(theme.draw(line) for line in lines))
 
-def _of_pane(pane: Pane | None) -> list[str]:
+
+def _of_pane(pane: Pane | None, width: int) -> list[Text]:
     """What a pane is controlled by, and the words that stand in it."""
     if pane is None:
-        return ["Tab chooses a pane; then this page begins with its keys and words.", ""]
-    lines = [f"THIS PANE: {(pane.id or '').upper()}"]
-    lines += [f"{key:<12} {what}" for key, what in pane.KEYS]
+        told = "Tab chooses a pane; then this page begins with its keys and its words."
+        return [*wrap(told, width), Text()]
+    lines = [_heading(f"THIS PANE: {(pane.id or '').upper()}")]
+    lines += [row for key, what in pane.KEYS for row in _row(key, what, width)]
     for term in pane.TERMS:
-        lines += [f"  {term}", f"      {GLOSSARY[term]}"] if term in GLOSSARY else []
-    return [*lines, ""]
+        if term in GLOSSARY:
+            lines += [Text(term, theme.style("bold")), *_indented(GLOSSARY[term], width)]
+    return [*lines, Text()]
 
 
-def _stops() -> list[str]:
-    lines = ["STOPS"]
-    for group in GROUPS:
-        lines.append(f"{group.key} {group.name}")
-        lines += [
-            f"  {name}\n      {stop.about}" for name, stop in STOPS.items() if stop.group is group
-        ]
+def _keys(keymap: Mapping[str, str], width: int) -> list[Text]:
+    lines: list[Text] = []
+    for title, section in table(keymap):
+        lines.append(_heading(title))
+        lines += [row for keys, about in section for row in _row(keys, about, width)]
+        lines.append(Text())
     return lines
+
+
+def _signs() -> list[Text]:
+    return [_heading("SIGNS"), *(Text(line) for line in SIGNS.splitlines()), Text()]
+
+
+def _stops(width: int) -> list[Text]:
+    lines = []
+    for group in GROUPS:
+        lines.append(_heading(f"STOPS {group.key}: {group.name.upper()}"))
+        for name, stop in STOPS.items():
+            if stop.group is group:
+                lines += [Text(name, theme.style("bold")), *_indented(stop.about, width)]
+    return lines
+
+
+def _heading(text: str) -> Text:
+    return Text(text, theme.style("note"))
+
+
+def _row(key: str, about: str, width: int) -> list[Text]:
+    """A key and what it does, which may take more lines."""
+    key = f"{key:<12} " if len(key) < 13 else f"{key}  "
+    first, *rest = wrap(about, max(10, width - len(key)))
+    head = Text.assemble((key, theme.style("bold")), first)
+    return [head, *(Text.assemble(" " * len(key), line) for line in rest)]
+
+
+def _indented(text: str, width: int) -> list[Text]:
+    return [Text.assemble("    ", line) for line in wrap(text, max(10, width - 4))]

@@ -78,7 +78,12 @@ LOOK = (
     Key("interrupt", "ctrl+c", "interrupt", "halt what is on its way", True),
     Key("quit", "q", "quit", "quit"),
 )
-SECTIONS = (("KEYS: WALK", WALK), ("JUMP", JUMP), ("KEEP AND COMPARE", KEEP), ("LOOK", LOOK))
+SECTIONS = (
+    ("KEYS: WALK", WALK),
+    ("KEYS: JUMP", JUMP),
+    ("KEYS: KEEP AND COMPARE", KEEP),
+    ("KEYS: LOOK", LOOK),
+)
 KEYS = {key.id: key for _, section in SECTIONS for key in section}
 
 WIDE_LINE = (
@@ -151,13 +156,10 @@ def key_line(
         yield shown(keymap.get(key_id, KEYS[key_id].keys))[0], word
 
 
-def table(keymap: Mapping[str, str]) -> list[str]:
-    """All keys as lines of text, by section."""
-    lines = []
+def table(keymap: Mapping[str, str]) -> Iterable[tuple[str, list[tuple[str, str]]]]:
+    """All keys as they are set now with what they do, by section."""
     for title, section in SECTIONS:
-        lines.append(title)
-        lines += [
-            f"{'  '.join(shown(keymap.get(key.id, key.keys))):<12} {key.about}" for key in section
-        ]
-        lines.append("")
-    return lines
+        yield (
+            title,
+            [("  ".join(shown(keymap.get(key.id, key.keys))), key.about) for key in section],
+        )

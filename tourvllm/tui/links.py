@@ -56,20 +56,24 @@ class ChildLink:
         """Start the child; what it prints goes to a log that `lost` quotes."""
         environ = dict(os.environ)
         set_threads(environ)
+        incoming, outgoing = os.pipe()
         self._process = await asyncio.create_subprocess_exec(
             # -P keeps the current folder off the import path: a folder `kernels` there must not be imported.
             sys.executable,
             "-P",
             "-m",
             "tourvllm.child",
+            str(outgoing),
             stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=self._log,
             stderr=self._log,
+            pass_fds=(outgoing,),
             env=environ,
             start_new_session=True,
         )
+        os.close(outgoing)
         self._write(order)
-        self._reader = asyncio.create_task(self._read(receive, lost))
+        self._reader = asyncio.create_task(self._read(self._process, incoming, receive, lost))
 
     @property
     def pid(self) -> int | None:
@@ -106,16 +110,21 @@ class ChildLink:
             with suppress(BrokenPipeError, ConnectionResetError):
                 stdin.write(msgspec.json.encode(message) + b"\n")
 
-    async def _read(self, receive: Receive, lost: Lost) -> None:
-        process = self._process
-        if process is None or process.stdout is None:
-            return
+    async def _read(
+        self, process: asyncio.subprocess.Process, wire: int, receive: Receive, lost: Lost
+    ) -> None:
+        """Take in lines until the child closes its end of the wire."""
+        stream = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(stream)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(wire, "rb"))
         rest = b""
-        while chunk := await process.stdout.read(1 << 18):
+        while chunk := await stream.read(1 << 18):
             *lines, rest = (rest + chunk).split(b"\n")
             if lines:
                 receive(lines)
             await asyncio.sleep(0)  # a fast engine must not keep the keys waiting
+        transport.close()
         code = await process.wait()
         if not self._closing:
             lost(self._last_words(code))

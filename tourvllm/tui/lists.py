@@ -43,7 +43,7 @@ class ListDialog(Dialog[None]):
         rows = self.rows(width)
         self.row = max(0, min(self.row, len(rows) - 1))
         for number, row in enumerate(rows):
-            row.no_wrap, row.overflow = True, "ellipsis"
+            row.truncate(width, overflow="ellipsis", pad=True)
             if number == self.row:
                 row.stylize(theme.style("here"))
         empty = [Text(self.EMPTY, theme.style("dim"))] if not rows else []
@@ -168,7 +168,7 @@ class WatchScreen(ListDialog):
     """The watch expressions with their values, and the ready-made ones."""
 
     HEADING = "watch expressions"
-    KEYS = "↑ ↓ choose   Enter edit, or take a ready-made one   a add   d delete   Esc close"
+    KEYS = "↑ ↓ choose   Enter edit, or take a ready-made +   a add   d delete   Esc close"
 
     def __init__(self, session: Session, selected: str | None) -> None:
         super().__init__(session)

@@ -16,7 +16,7 @@ from ..tour.lessons import Score
 from ..tour.stops import STOPS
 from ..tour.trace import Ask, Trace
 from ..tour.triggers import search
-from . import find
+from . import breakpoints, find
 from .bookmarks import Bookmarks
 from .driver import Driver
 from .links import Link
@@ -70,6 +70,20 @@ class Session(Driver):
         if not self._ids:
             self._ids = ids_in_scenario(self.trace)
         return self._ids | set(self.place().state.get("seqs") or ())
+
+    @property
+    def reading(self) -> bool:
+        """Whether the trace's file is still read."""
+        return self.trace.share < 1
+
+    def read_on(self, seconds: float) -> bool:
+        """Read more of the file, for a while. Whether there is something new to show."""
+        before, until = self.trace.share, time.monotonic() + seconds
+        for _ in self.trace.rest:
+            if time.monotonic() > until:
+                return int(100 * before) < int(100 * self.trace.share)
+        self.message = self.trace.problem or Bookmarks(self.trace).load() or self.message
+        return True
 
     @property
     def searching(self) -> bool:
@@ -182,6 +196,7 @@ class Session(Driver):
                 return
         last = self.trace.steps[-1].number if self.trace.steps else 0
         more = " Press n to go on from the end." if self.can_drive else ""
+        more = " The rest is still being read." if self.reading else more
         self.message = f"There is no step {number}: steps 1 to {last} are recorded.{more}"
 
     def go_to_start(self) -> None:
@@ -193,16 +208,22 @@ class Session(Driver):
         self.place().seek(len(self.trace))
         if self.can_drive:
             self.message = "This is the end of what is recorded; c lets the engine run on."
+        elif self.reading:
+            self._say_end()
 
     # Searches
 
     def run_on(self) -> None:
         """To the next breakpoint; with none ahead, to the end."""
+        if self._say_broken():
+            return
         steps = search(self.place(), self.lines, forward=True)
         self._look(steps, self._breakpoint_ahead, forward=True)
 
     def run_back(self) -> None:
         """Back to the last breakpoint; with none behind, to the start."""
+        if self._say_broken():
+            return
         steps = search(self.place(), self.lines, forward=False)
         self._look(steps, self._breakpoint_behind)
 
@@ -219,6 +240,13 @@ class Session(Driver):
                 self.message = f"Found {text!r}. / and Enter: the next one."
 
         self._look(find.next_text(self.trace, self.place().position, text), found)
+
+    def _say_broken(self) -> bool:
+        """Whether a breakpoint that is on cannot be evaluated here: then it says so."""
+        broken = breakpoints.broken(self.place(), self.lines)
+        if broken:
+            self.tell_hit(broken)
+        return broken is not None
 
     def _breakpoint_ahead(self, hit: str | None) -> None:
         if hit is not None:
@@ -325,7 +353,7 @@ class Session(Driver):
 
     def _open(self) -> None:
         super()._open()
-        if not self.live:
+        if not self.live and not self.reading:
             self.message = Bookmarks(self.trace).load()
 
     def _go_to_first_step(self) -> None:
@@ -337,7 +365,9 @@ class Session(Driver):
             self._tell(error)
 
     def _say_end(self) -> None:
-        if self.error:
+        if self.reading:
+            self.message = "The trace is read to here; the rest is still being read."
+        elif self.error:
             self.message = "This is the end: the engine stopped here."
         elif self.live and not self.ended:
             self.message = f"This is the end: --steps {self.steps} is reached."

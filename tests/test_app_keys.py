@@ -1,0 +1,567 @@
+"""What a reader keeps while debugging, by keys: breakpoints, watches, bookmarks, other runs, settings."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from apps import NARROW, RECORDED, WIDE, at, live, own_folders, replay, with_lines
+from screen import lines, pane, press, settle, text
+from tourvllm.tour.lessons import Progress
+from tourvllm.tour.reader import read_trace
+
+from tourvllm.tui import theme
+from tourvllm.tui.app import TourApp
+from tourvllm.tui.config import Config, config_path, read_config
+from tourvllm.tui.keys import KEYS
+from tourvllm.tui.links import ChildLink, ThreadLink
+from tourvllm.tui.session import Session
+
+__all__ = ["own_folders"]
+ROOT = Path(__file__).parent.parent
+
+
+async def write(pilot, words: str, end: str = "enter") -> None:
+    """Type into a prompt."""
+    await press(pilot, [*words, end])
+
+
+# Breakpoints
+
+
+async def test_b_sets_a_breakpoint_at_the_stop_on_the_screen():
+    app = replay()
+    app.session.breakpoints.clear()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "nns")
+        stop = app.session.cursor.event.stop
+        await press(pilot, "b")
+        assert f"breakpoint: {stop}" in lines(app)[-1]
+        await press(pilot, ["enter"])
+        assert f"Breakpoint set: {stop}" in lines(app)[-1]
+        await press(pilot, "c")
+        assert app.session.cursor.event.stop == stop
+        assert f"Breakpoint: {stop}" in lines(app)[-1]
+
+
+async def test_a_breakpoint_that_can_never_trigger_is_refused_and_the_prompt_stays():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        before = len(app.session.breakpoints)
+        await press(pilot, ["b", "ctrl+u"])
+        await write(pilot, "premept")
+        assert "did you mean preempt?" in lines(app)[-2]
+        assert "breakpoint: premept" in lines(app)[-1]
+        await press(pilot, ["ctrl+u"])
+        await write(pilot, "free ==")
+        assert "is not an expression" in lines(app)[-2]
+        await press(pilot, ["ctrl+u"])
+        await write(pilot, "Q.num_tokens > 3")
+        assert "there is no Q" in lines(app)[-2]
+        await press(pilot, ["escape", "n"])
+        assert len(app.session.breakpoints) == before
+        assert at(app)[0] == 1
+
+
+async def test_the_list_of_breakpoints_turns_off_edits_adds_and_deletes():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "B")
+        await pilot.pause(0.5)
+        assert "[x] preempt" in text(app)
+        assert "1 hit  scenario" in text(app)
+        await press(pilot, ["space"])
+        assert "[ ] preempt" in text(app)
+        await press(pilot, ["a"])
+        await write(pilot, "finish if seq == 'B'")
+        await pilot.pause(0.3)
+        assert "[x] finish if seq == 'B'" in text(app)
+        assert "1 hit  yours" in text(app)
+        await press(pilot, ["enter", "ctrl+u"])
+        await write(pilot, "finish hits 2")
+        await press(pilot, ["home", "down", "d", "d"])
+        assert [entry.line for entry in app.session.breakpoints] == ["preempt", "finish hits 2"]
+        await press(pilot, ["escape", "c"])
+        assert app.session.cursor.event.stop == "finish"
+        assert "Breakpoint: finish hits 2" in lines(app)[-1]
+        ends = [
+            position
+            for position in range(1, len(app.session.trace) + 1)
+            if app.session.trace.event(position - 1).stop == "finish"
+        ]
+        assert at(app)[1] == ends[1]
+        await press(pilot, "B")
+        await press(pilot, ["d", "d", "d", "enter", "space"])
+        assert "No breakpoints" in text(app)
+
+
+async def test_a_condition_that_cannot_be_evaluated_halts_and_says_why():
+    app = replay()
+    app.session.breakpoints.clear()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["b", "ctrl+u"])
+        await write(pilot, "free < 'a'")
+        await press(pilot, ["home", "c"])
+        assert "cannot be evaluated" in lines(app)[-1]
+        assert not app.session.cursor.at_end
+
+
+@pytest.mark.parametrize("make_link", [ThreadLink, ChildLink])
+async def test_breakpoints_halt_a_live_engine_and_count(tmp_path, make_link):
+    app = live(tmp_path, make_link())
+    async with app.run_test(size=WIDE) as pilot:
+        await settle(pilot)
+        app.session.breakpoints.clear()
+        await press(pilot, ["n", "b", "ctrl+u"])
+        await write(pilot, "step hits 7")
+        await press(pilot, "c")
+        assert app.session.cursor.event.stop == "step"
+        hits = [i for i in range(at(app)[1]) if app.session.trace.event(i).stop == "step"]
+        assert len(hits) == 7
+        assert "Breakpoint: step hits 7" in lines(app)[-1]
+        assert app.session.breakpoints[0].count == 7
+        recorded = len(app.session.trace)
+        await press(pilot, "C")
+        assert "No breakpoint before this" in lines(app)[-1]
+        await press(pilot, "c")
+        assert (at(app)[1], len(app.session.trace)) == (recorded, recorded)
+        await press(pilot, ["B", "space", "escape"])
+        await press(pilot, ["b", "ctrl+u"])
+        await write(pilot, "len(waiting) < 'x'")
+        await press(pilot, "c")  # it cannot be evaluated here: nothing moves
+        assert "cannot be evaluated" in lines(app)[-1]
+        assert len(app.session.trace) == recorded
+        await press(pilot, ["b", "ctrl+u"])
+        await write(pilot, "A.status == 'finished' and step < 'x'")
+        await press(pilot, "c")  # nor there, where the engine comes to it
+        assert "cannot be evaluated" in lines(app)[-1]
+        assert app.session.cursor.state["seqs"]["A"]["status"] == "finished"
+        await press(pilot, "c")
+        assert app.session.ended
+    assert app.session.error is None
+
+
+async def test_keys_that_come_during_a_run_wait_and_space_halts_it(tmp_path):
+    app = live(tmp_path, ChildLink())
+    async with app.run_test(size=WIDE) as pilot:
+        await settle(pilot)
+        app.session.breakpoints.clear()
+        await pilot.press("c")
+        await pilot.press("space")
+        await settle(pilot)
+        assert not app.session.busy
+        position = at(app)[1]
+        await press(pilot, ["p", "end", "ctrl+c"])
+        assert at(app)[1] >= position - 60
+        assert "Nothing is on its way" in lines(app)[-1]
+
+
+# Watches
+
+
+async def test_w_adds_edits_and_deletes_watches_and_completes_names():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["n", "n", "n", "w", "a"])
+        await press(pilot, [*"A.block_t", "tab"])
+        assert "watch: A.block_table" in lines(app)[-1]
+        await write(pilot, "[1] * block_size + 2")
+        table = app.session.cursor.state["seqs"]["A"]["block_table"]
+        assert f"A.block_table[1] * block_size + 2 = {table[1] * 4 + 2}" in text(app)
+        await press(pilot, ["enter", "ctrl+u"])
+        await write(pilot, "nobody + 1")
+        assert "there is no nobody" in lines(app)[-2]
+        await press(pilot, ["ctrl+u", *"A.num_", "tab"])
+        assert "num_cached_tokens" in lines(app)[-2]
+        await write(pilot, "tokens")
+        await press(pilot, ["escape"])
+        tokens = app.session.cursor.state["seqs"]["A"]["num_tokens"]
+        assert f"A.num_tokens = {tokens}" in pane(app, "why")
+        await press(pilot, ["w", "end", "up", "up", "enter", "escape"])
+        assert app.session.watches[-1] == "A.num_scheduled_tokens"
+        await press(pilot, ["w", "d", "d", "d", "d", "d", "d", "escape"])
+        assert app.session.watches == []
+
+
+# Finding, following, bookmarks, export
+
+
+async def test_find_goes_from_one_place_to_the_next():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["home", "/"])
+        await write(pilot, "No_Free_Blocks")
+        first = at(app)[1]
+        assert app.session.cursor.event.facts["cause"] == "no_free_blocks"
+        await press(pilot, ["/", "enter"])
+        assert at(app)[1] > first
+        await press(pilot, ["/"])
+        await write(pilot, "no such thing")
+        assert "'no such thing' is nowhere after this" in lines(app)[-1]
+
+
+async def test_x_follows_a_request_and_escape_lets_it_go():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "nnnnnx")
+        await write(pilot, "Z")
+        assert "There is no request Z" in lines(app)[-2]
+        await press(pilot, ["ctrl+u"])
+        await write(pilot, "d")
+        assert app.selection.seq == "D"
+        await press(pilot, ["escape"])
+        assert app.selection.seq is None
+
+
+async def test_bookmarks_of_a_replay_are_there_again_and_are_exported(tmp_path):
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "nnnm")
+        await write(pilot, "look [here]")
+        marked = at(app)[1]
+        await press(pilot, ["home", "]"])
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["end", "["])
+        while at(app)[1] != marked and at(app)[1]:
+            await press(pilot, ["["])
+        assert at(app)[1] == marked
+        assert "look [here]" in pane(app, "why")
+        await press(pilot, ["e", "ctrl+u"])
+        await write(pilot, str(tmp_path / "nowhere" / "x.jsonl"))
+        assert "There is no folder" in lines(app)[-2]
+        await press(pilot, ["ctrl+u"])
+        await write(pilot, str(tmp_path / "out.tvllm.jsonl"))
+        await pilot.pause(0.5)
+        assert "Written: " in lines(app)[-1]
+        await press(pilot, ["e", "ctrl+u"])
+        await write(pilot, str(tmp_path / "out.tvllm.jsonl"))
+        assert "is there already" in lines(app)[-2]
+    again = read_trace(tmp_path / "out.tvllm.jsonl")
+    assert again.problem is None
+    assert "look [here]" in again.notes[marked]
+
+
+async def test_damaged_bookmarks_are_a_sentence():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "nm")
+        await write(pilot, "one")
+    (kept,) = (Path(config_path()).parent.parent.parent / "data").glob("tourvllm/bookmarks/*.json")
+    kept.write_text("{")
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        assert "Your bookmarks in" in lines(app)[-1]
+        await press(pilot, "nm")
+        await write(pilot, "two")
+        assert "The bookmark cannot be kept" in lines(app)[-1]
+
+
+async def test_a_live_bookmark_is_in_the_trace_and_an_export_of_a_run_is_whole(tmp_path):
+    app = live(tmp_path, ChildLink())
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "nnnp")
+        await press(pilot, "m")
+        await write(pilot, "the second step")
+        marked = at(app)[1]
+        await pilot.pause(0.3)
+        assert "the second step" in pane(app, "why")
+        await press(pilot, ["e", "ctrl+u"])
+        await write(pilot, str(tmp_path / "out.tvllm.jsonl.gz"))
+        await pilot.pause(0.5)
+        assert "Written: " in lines(app)[-1]
+    for name in ("out", "run"):
+        trace = read_trace(tmp_path / f"{name}.tvllm.jsonl.gz")
+        assert trace.problem is None
+        assert "the second step" in trace.notes[marked]
+
+
+# Questions
+
+ASK = {
+    "kind": "ask",
+    "i": 60,
+    "step": 3,
+    "ask": "How many blocks are free?",
+    "answer": "10",
+    "choices": [],
+    "say": "Because.",
+}
+
+
+@pytest.mark.parametrize("key", ["n", "s", "c", "f", "6"])
+async def test_no_key_leads_over_an_open_question(tmp_path, key):
+    path = with_lines(tmp_path / "asks.tvllm.jsonl", ASK)
+    app = replay(path)
+    app.session.breakpoints.clear()
+    async with app.run_test(size=WIDE) as pilot:
+        for _ in range(100):
+            await press(pilot, [key])
+            if not app.in_front:
+                break
+        assert at(app)[1] == 59
+        assert "How many blocks are free?" in text(app)
+        await write(pilot, "10")
+        assert "right" in text(app)
+        assert "Because." in text(app)
+        await press(pilot, ["space"])
+        assert at(app)[1] == 60
+        assert "predictions 1/1" in lines(app)[0]
+        await press(pilot, ["p", "n"])
+        assert app.in_front  # it is asked once
+
+
+async def test_jumps_do_not_ask_and_a_skipped_question_is_not_asked_again(tmp_path):
+    path = with_lines(tmp_path / "asks.tvllm.jsonl", ASK, {**ASK, "i": 300, "ask": "And now?"})
+    app = replay(path)
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["end", "home", ":", "1", "2", "enter"])
+        assert app.in_front
+        await press(pilot, ["home", "n", "n", "n", "n"])
+        await press(pilot, ["escape"])
+        assert at(app)[1] == 60
+        assert "predictions 0/1" in lines(app)[0]
+        await press(pilot, ["home", "n", "n", "n", "n", "n"])
+        assert app.in_front
+        assert at(app)[0] == 5
+
+
+async def test_playing_stops_at_a_question(tmp_path):
+    app = replay(with_lines(tmp_path / "asks.tvllm.jsonl", ASK))
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["greater_than_sign"] * 9)
+        assert "16 steps a second" in lines(app)[-1]
+        await pilot.press("space")
+        await pilot.pause(1)
+        assert not app.in_front
+        assert not app.playing
+        assert at(app)[1] == 59
+
+
+LESSON = """
+title: "A question"
+engine: {block_size: 4, num_blocks: 16}
+sampling: {temperature: 0, max_tokens: 3}
+requests: [{id: A, prompt: "Once upon a time"}]
+tour:
+  - at: allocate
+    ask: {question: "How many blocks does A get?", answer: "len(A.block_table)"}
+    say: "One for every four tokens."
+"""
+
+
+async def test_a_live_run_asks_before_it_shows_and_progress_is_kept(tmp_path):
+    app = live(tmp_path, ThreadLink(), name="lesson", text=LESSON)
+    app.progress = Progress()
+    app.session.breakpoints.clear()
+    async with app.run_test(size=WIDE) as pilot:
+        await settle(pilot)
+        await press(pilot, ["n"])
+        assert "How many blocks does A get?" in text(app)
+        assert app.session.cursor.event.stop == "can_allocate"
+        right = app.session.pending_ask.answer
+        await write(pilot, right)
+        assert "One for every four tokens." in text(app)
+        await press(pilot, ["space"])
+        assert app.session.cursor.event.stop == "allocate"
+        await press(pilot, ["c", "c"])
+        assert app.session.ended
+        assert at(app)[1] == len(app.session.trace)
+    assert Progress().of("lesson").done
+    assert Progress().of("lesson").best == 1
+
+
+# Other runs
+
+
+async def test_r_runs_again_with_other_settings_and_d_compares():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "nd")
+        assert "There is no earlier run" in lines(app)[-1]
+        await press(pilot, "r")
+        assert "num_blocks" in text(app)
+        await press(pilot, [*"40", "enter"])
+        await pilot.pause(0.2)
+        await settle(pilot)
+        assert "LIVE" in lines(app)[0]
+        assert app.session.cursor.state["blocks"]["total"] == 40
+        assert len(app.earlier) == 1
+        app.session.breakpoints.clear()
+        await press(pilot, "c")
+        assert app.session.ended
+        await press(pilot, "d")
+        await pilot.pause(0.5)
+        assert "num_blocks=40" in text(app)
+        await press(pilot, ["escape", "p"])
+        assert app.in_front
+    assert [path.is_file() for path in app.traces] == [True]
+    assert read_trace(app.traces[0]).problem is None
+
+
+async def test_r_without_an_engine_or_a_scenario_is_a_sentence(monkeypatch):
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        with monkeypatch.context() as patch:
+            patch.setattr("tourvllm.tui.rerun.find_spec", lambda name: None)
+            await press(pilot, ["r", "enter"])
+        assert "The engine is not installed" in lines(app)[-1]
+        app.session.trace.header["scenario"]["text"] = ""
+        await press(pilot, "r")
+        assert "holds no scenario" in lines(app)[-1]
+        app.session.trace.header["scenario"]["text"] = "title: [" * 9
+        await press(pilot, "r")
+        assert app.in_front
+        assert app.is_running
+
+
+# Settings
+
+
+def test_without_a_file_all_is_as_it_ships():
+    assert read_config() == Config(ascii=read_config().ascii)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("theme = 'pink'", "there is no theme 'pink'"),
+        ("colour = 1", "there is no setting colour"),
+        ("ascii = 'yes'", "must be true or false"),
+        ("[keys]\nfly = 'n'", "there is no action fly"),
+        ("[keys]\nnext_step = 'ctlr+n'", "names a key that is unknown"),
+        ("[keys]\nnext_step = 's'", "s is the key of next_stop already"),
+        ("[keys]\nnext_step = 5", "must be a text"),
+        ("keys = 5", "must be a table"),
+        ("theme = ", "cannot be read"),
+        ("\udcff", "cannot be read"),
+    ],
+)
+async def test_a_wrong_setting_is_one_sentence_and_the_app_opens(words, told):
+    config_path().parent.mkdir(parents=True)
+    config_path().write_bytes(words.encode("utf-8", "surrogateescape"))
+    app = replay(config=read_config())
+    async with app.run_test(size=(200, 40)) as pilot:
+        assert told in lines(app)[-1]
+        await press(pilot, "n")
+        assert at(app)[0] == 1
+
+
+async def test_keys_theme_and_signs_from_the_file():
+    config_path().parent.mkdir(parents=True)
+    config_path().write_text(
+        'theme = "light"\nascii = true\n[keys]\nnext_step = "j,f5"\nnext_stop = "n"\nfind = "f,ctrl+f"\n'
+        'finish_phase = "slash"\n'
+    )
+    config = read_config()
+    assert config.problem == ""
+    app = replay(config=config)
+    try:
+        async with app.run_test(size=WIDE) as pilot:
+            assert lines(app)[-1].split()[:2] == ["j", "step"]
+            await press(pilot, ["j", "f5"])
+            assert at(app)[0] == 2
+            position = at(app)[1]
+            await press(pilot, "n")
+            assert at(app)[1] == position + 1
+            await press(pilot, ["f"])
+            assert "find:" in lines(app)[-1]
+            await press(pilot, ["escape", "/"])
+            assert app.session.cursor.event.stop == "schedule"
+            assert theme.name() == "light"
+            assert app.theme == "tourvllm-light"
+            await press(pilot, ["question_mark"])
+            assert "j  f5" in text(app)
+            await press(pilot, ["escape", "T"])
+            assert theme.name() == "contrast"
+    finally:
+        theme.use("dark")
+
+
+def test_the_page_of_keys_names_every_action():
+    page = (ROOT / "docs" / "keys.md").read_text("utf-8")
+    named = [line.split("|")[1].strip(" `") for line in page.splitlines() if line.startswith("| `")]
+    assert named == list(KEYS)
+    keys = [line.split("|")[2].strip(" `") for line in page.splitlines() if line.startswith("| `")]
+    assert keys == [key.keys for key in KEYS.values()]
+
+
+# Help and the first run
+
+
+async def test_help_begins_with_the_focused_pane():
+    for size in (WIDE, NARROW):
+        app = replay()
+        async with app.run_test(size=size) as pilot:
+            app.base.set_focus(app.base.query_one("#tables"))
+            await press(pilot, ["question_mark"])
+            assert "THIS PANE: TABLES" in text(app)
+            assert "block table" in text(app)
+
+
+async def test_the_first_run_shows_a_hint_until_a_key():
+    app = replay(hint=True)
+    async with app.run_test(size=WIDE) as pilot:
+        assert "the engine makes one step" in text(app)
+        await press(pilot, "n")
+        assert "the engine makes one step" not in text(app)
+        assert at(app)[0] == 1
+    from tourvllm.tui.welcome import is_first_run
+
+    assert not is_first_run()
+
+
+# What may go wrong
+
+
+async def test_a_disk_that_fills_while_recording_is_a_sentence(tmp_path):
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    for link in (ThreadLink(), ChildLink()):
+        app = live(tmp_path, link)
+        app.order["record"] = "/dev/full"
+        async with app.run_test(size=WIDE) as pilot:
+            await settle(pilot)
+            assert "cannot be written to /dev/full: No space left on device" in pane(app, "why")
+            await press(pilot, "nspbBwemxrc")
+            assert app.is_running
+
+
+async def test_every_key_after_the_engine_failed(tmp_path):
+    app = live(tmp_path, ChildLink())
+    async with app.run_test(size=WIDE) as pilot:
+        await settle(pilot)
+        app.session.link._process.kill()
+        for _ in range(100):
+            await pilot.pause(0.02)
+            if app.session.error:
+                break
+        for key in [*"npsScC123456vzfbBwmxedPTTTP:/[]<>", "home", "end", "space", "tab", "ctrl+c"]:
+            await pilot.press(key)
+            await pilot.press("escape")
+        await pilot.pause(0.1)
+        assert app.in_front
+        assert "FAILED" in lines(app)[0]
+
+
+async def test_a_trace_that_is_still_written_opens_to_what_is_there(tmp_path):
+    whole = gzip.decompress(RECORDED.read_bytes()).splitlines(keepends=True)
+    path = tmp_path / "half.tvllm.jsonl"
+    path.write_bytes(b"".join(whole[:200]) + whole[200][:30])
+    app = TourApp(Session(read_trace(path), path=path))
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["end", "n", "e", "ctrl+u"])
+        await write(pilot, str(tmp_path / "out.jsonl"))
+        await pilot.pause(0.3)
+    assert read_trace(tmp_path / "out.jsonl").problem is None
+
+
+async def test_settings_do_not_leak_into_a_trace(tmp_path):
+    """What is restarted from a replay is recorded with the changed settings in its header."""
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["r", *"30", "enter"])
+        await pilot.pause(0.2)
+        await settle(pilot)
+    header = json.dumps(read_trace(app.traces[0]).table("scenario")["settings"])
+    assert json.loads(header) == {"engine.num_blocks": 30}
