@@ -103,7 +103,7 @@ class CompareScreen(ModalScreen[int | None]):
         for number, name in enumerate(self.names):
             title.append("  ").append_text(_run(number)).append(f" {name}", style="bold")
         title.truncate(width, overflow="ellipsis")
-        keys = " ↑ ↓ a step   Enter goes there   f first difference   Esc leaves"
+        keys = " ↑ ↓ a step   Enter goes there   f first difference (≠)   Esc leaves"
         self._put("title", [title])
         self._put("keys", [Text(keys, theme.style("dim"))])
         self._put("summary", [_fit(line, width) for line in self._summary(width)])
@@ -155,7 +155,8 @@ class CompareScreen(ModalScreen[int | None]):
             return Text()
         row = self.comparison.rows[number]
         first = number == self._first_row
-        line = Text(f" {'▶' if first else ' '}{row.step:>5} ", "bold" if first else "")
+        mark = " " if not first else "!" if theme.is_ascii() else "≠"
+        line = Text(f"  {mark}{row.step:>5}", "bold" if first else "")
         size = _cell_width(width)
         for name in COLUMNS:
             for step, other in ((row.a, row.b), (row.b, row.a)):
@@ -262,7 +263,7 @@ def _cell_width(width: int) -> int:
 def _head(width: int) -> list[Text]:
     """The two lines above the table: what is counted, and whose it is."""
     size = _cell_width(width)
-    names, runs = Text(f"{'step':>7} ", theme.style("dim")), Text(" " * STEP_WIDTH)
+    names, runs = Text(f"{'step':>8}", theme.style("dim")), Text(" " * STEP_WIDTH)
     for name in COLUMNS:
         names.append(f"{name:^{2 * size}}")
         for number in range(2):

@@ -76,9 +76,9 @@ def paragraphs(text: str, width: int, style: Style | str = "") -> list[Text]:
 
 
 def flowing(text: str, width: int, style: Style | str = "") -> list[Text]:
-    """The same for running text: only an empty line begins a new paragraph."""
-    return [
-        line
-        for paragraph in text.strip().split("\n\n")
-        for line in wrap(printable(" ".join(paragraph.split())), width, style)
-    ]
+    """The same for running text: only an empty line begins a new paragraph, with a gap before it."""
+    lines: list[Text] = []
+    for paragraph in text.strip().split("\n\n"):
+        gap = [Text()] if lines else []
+        lines += [*gap, *wrap(printable(" ".join(paragraph.split())), width, style)]
+    return lines

@@ -23,7 +23,7 @@ from ..recent import RecentRun, recent_runs
 from ..run_files import trace_path
 from ..scenarios_folder import ScenarioFile, bundled, find_scenario
 from ..tour.errors import TourError, TraceError
-from ..tour.reader import read_trace
+from ..tour.reader import open_trace
 from ..tour.text import printable
 from ..tour.trace import MAX_LINE, Trace
 from . import theme
@@ -97,11 +97,11 @@ class HomeApp(App[Choice]):
     #said { padding: 0 1; }
     #body { height: 1fr; layout: horizontal; }
     #list { width: 1fr; padding-top: 1; }
-    #detail { width: 44; padding: 1 1 0 2; border-left: solid $primary 60%; scrollbar-size: 1 1; }
+    #detail { width: 36%; min-width: 44; padding: 1 1 0 2; border-left: solid $primary 60%; scrollbar-size: 1 1; }
     Screen.-narrow #body { layout: vertical; }
     Screen.-narrow #list { height: 1fr; padding-top: 0; }
     Screen.-narrow #detail {
-        width: 1fr; height: 8; padding: 0 1; border-left: none; border-top: solid $primary 60%;
+        width: 1fr; min-width: 0; height: 8; padding: 0 1; border-left: none; border-top: solid $primary 60%;
     }
     Screen.-low #detail { display: none; }
     """
@@ -193,11 +193,7 @@ class HomeApp(App[Choice]):
         self._show()
 
     def _row(self, number: int, width: int) -> Text:
-        item = self._items[number]
-        line = item.line(width)
-        if number == self.query_one(Rows).chosen and self._stands(number):
-            line.plain = f" {theme.glyph('here')}{line.plain[2:]}"
-        return line
+        return self._items[number].line(width)
 
     def _stands(self, number: int) -> bool:
         return not isinstance(self._items[number], Heading)
@@ -284,7 +280,7 @@ class HomeApp(App[Choice]):
             else:
                 self._say(f"{path.name} cannot be opened: {trace}")
 
-        in_background(self, partial(read_trace, path), opened)
+        in_background(self, partial(open_trace, path), opened)
 
     # Keys
 

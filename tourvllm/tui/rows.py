@@ -15,11 +15,14 @@ from . import theme
 
 
 class Rows(ScrollView, can_focus=True, inherit_bindings=False):
-    """Shows `count` rows by `draw(number, width)`. Keys and mouse choose among those that `stands` allows."""
+    """Shows `count` rows by `draw(number, width)`. Keys and mouse choose among those that `stands` allows.
+
+    The second cell of a row is the sign of the chosen one.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "step(-1)", show=False),
-        Binding("down,j", "step(1)", show=False),
+        Binding("up", "step(-1)", show=False),
+        Binding("down", "step(1)", show=False),
         Binding("pageup", "page(-1)", show=False),
         Binding("pagedown", "page(1)", show=False),
         Binding("home", "go(0)", show=False),
@@ -136,6 +139,8 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         if number == self.chosen:
             style = self.get_component_rich_style("rows--chosen")
         line = self._draw(number, width)
+        if number == self.chosen and self._stands(number):
+            line.plain = f"{line.plain[:1]}{theme.glyph('here')}{line.plain[2:]}"
         line.end = ""
         line.stylize_before(line.style)  # rich leaves a text's own style to the console
         strip = Strip(theme.draw(line).render(self.app.console)).apply_style(style)
