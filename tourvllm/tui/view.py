@@ -95,7 +95,7 @@ def look(
         notes=tuple(
             note
             for position in range(first if cursor.position == 0 else first + 1, cursor.position + 1)
-            for note in trace.notes.get(position, ())
+            for note in _said(trace, position)
         ),
         decisions=_decisions(cursor, first) if cursor.at_step_end else (),
         at_step_end=cursor.at_step_end,
@@ -103,6 +103,12 @@ def look(
         selection=selection,
         watched=rows,
     )
+
+
+def _said(trace: Trace, position: int) -> list[str]:
+    """The narrations of a position, and what explains the answer of its question."""
+    ask = trace.asks.get(position)
+    return [*trace.notes.get(position, ()), *([ask.say] if ask and ask.say else [])]
 
 
 def _moved_blocks(patches: list[Patch]) -> tuple[set[int], set[int]]:
