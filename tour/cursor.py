@@ -87,7 +87,7 @@ class Cursor:
             self._walk(target)
 
     def _jump(self, target: int) -> None:
-        """Go to where the walk to `target` is shortest: it stays here, or goes to a keyframe or a place it has left."""
+        """Go to where the walk to `target` is shortest: a keyframe, a place that was left, or here."""
         start = self.trace.keyframe_at_or_before(target)
         nearest = min([self._here, *self._left], key=lambda place: place.walk_to(target))
         if target - start < nearest.walk_to(target):

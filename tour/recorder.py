@@ -16,6 +16,7 @@ import msgspec
 
 from .errors import RecordError
 from .patch import Patch, apply
+from .storage import mark_as_being_written
 from .trace import FORMAT, Event
 
 KEYFRAME_EVERY = 500
@@ -55,6 +56,7 @@ class FileSink:
         with self._told():
             if self._raw is None:
                 self._raw = self.path.open("wb")
+                mark_as_being_written(self._raw)
                 packed = self.path.suffix == ".gz"
                 # The fixed name and time keep two equal runs equal but for the times in their events.
                 self._file = (

@@ -8,6 +8,7 @@ had without unpacking all that is before it.
 import zlib
 from array import array
 from bisect import bisect_right
+from contextlib import suppress
 from typing import BinaryIO, Protocol
 
 from .errors import TraceError
@@ -20,8 +21,33 @@ _PACKED_PIECE = 2**15
 _LARGEST_PIECE = 2**20
 
 
+def mark_as_being_written(file: BinaryIO) -> None:
+    """Let other programs know, as long as `file` is open, that it still grows; where files can be locked."""
+    with suppress(ImportError, OSError):
+        from fcntl import LOCK_EX, LOCK_NB, flock
+
+        flock(file, LOCK_EX | LOCK_NB)
+
+
+def is_being_written(file: BinaryIO) -> bool:
+    """Whether a program that has marked the file still writes it."""
+    try:
+        from fcntl import LOCK_NB, LOCK_SH, LOCK_UN, flock
+
+        flock(file, LOCK_SH | LOCK_NB)
+        flock(file, LOCK_UN)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        return False
+    return False
+
+
 class Text(Protocol):
     """The text of a trace, as far as it is known."""
+
+    def append(self, line: bytes) -> int:
+        """Keep a line that does not come from the file; where it starts."""
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`; fewer where the file has changed since it was opened."""
@@ -65,6 +91,10 @@ class FileText:
     @property
     def file_bytes_read(self) -> int:
         """How many bytes of the file were read so far."""
+        return self._size
+
+    def append(self, line: bytes) -> int:
+        """A line that does not come from the file is not kept: its place is the end of what was read."""
         return self._size
 
     def read(self, start: int, end: int) -> bytes:

@@ -7,7 +7,7 @@ in the file of a replay. The rest of the program cannot tell them apart.
 
 import hashlib
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
@@ -167,7 +167,8 @@ class Trace:
     """The lines of a run and their index. `len(trace)` is the number of events.
 
     Positions count applied events: position 0 is the initial state, position k the state after event k - 1.
-    `problem` is what is wrong with the trace, as a sentence. `share` is how much of a file has been read, 0 to 1.
+    `problem` is what is wrong with the trace, as a sentence. `share` is how much of its file has been read, 0 to
+    1; `rest` reads on, a few milliseconds a turn: a long trace is shown while it is still read.
     """
 
     def __init__(self, text: Text | None = None) -> None:
@@ -175,6 +176,7 @@ class Trace:
         self.closing: dict[str, Any] | None = None
         self.problem: str | None = None
         self.share = 1.0
+        self.rest: Iterator[None] = iter(())
         self.steps: list[Step] = []
         self.marks: list[Mark] = []
         self.notes: dict[int, list[str]] = {}
@@ -202,13 +204,12 @@ class Trace:
         return self.closing is not None
 
     def feed(self, line: bytes) -> str:
-        """Take in one line of a live run and return its kind. Unknown kinds are skipped.
+        """Take in one line of a live run, or a note on any, and return its kind. Unknown kinds are skipped.
 
         Raises TraceError for a broken line.
         """
         if len(line) > MAX_LINE:
             raise TraceError(f"a line of {len(line):,} bytes is over the limit of {MAX_LINE:,}")
-        assert isinstance(self._text, MemoryText)
         return self._take_checked(line, self._text.append(line))
 
     def take(self, lines: list[bytes], start: int) -> None:
@@ -371,7 +372,8 @@ class Trace:
             note = _decode_note(line)
             self.notes.setdefault(head.i, []).append(note.say)
             if head.kind == "bookmark":
-                self.marks.append(Mark(head.i, head.step, "B"))
+                mark = Mark(head.i, head.step, "B")
+                insort(self.marks, mark, key=lambda mark: mark.position)
 
     def _take_ask(self, line: bytes, head: _Head) -> None:
         """A position has one question at most: the first."""
