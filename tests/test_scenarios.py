@@ -2,7 +2,7 @@
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -319,6 +319,37 @@ def test_scheduler_watch_enters_at_once_and_only_shrinks(scheduler_watch: Record
     assert len(set(sizes)) >= 8
     assert sizes[-1] == 1
     assert not scheduler_watch.facts("wait")
+
+
+def test_prefix_sharing_shares_full_equal_beginnings_only():
+    run = recorded("prefix_sharing")
+    hits = {facts["seq"]: len(facts["hits"]) for facts in run.facts("can_allocate")}
+    assert hits == {"A": 0, "B": 3, "C": 2, "D": 0, "E": 3}
+    assert run.facts("allocate")[1]["hits"] == [0, 1, 2]
+    first, *_, last = [facts["freed"] for facts in run.facts("deallocate") if facts["seq"] in "AB"]
+    assert (len(first), last[-3:]) == (2, [2, 1, 0])
+    ends = [f["step"] for f in run.facts("finish") if f["seq"] in "ABCD"]
+    assert max(ends) < run.facts("admit")[-1]["step"]
+    assert not run.facts("evict")
+
+
+def tokens_after(run: Recorded, seq: str, step: int) -> int:
+    """How many tokens a request has written when a step ends."""
+    return sum(f["seq"] == seq and f["step"] <= step for f in run.facts("append_token"))
+
+
+def test_policies_runs_the_requests_of_chunked_prefill():
+    classic, mixed = recorded("chunked_prefill"), recorded("policies")
+    assert classic.plan.requests == mixed.plan.requests
+    assert (classic.plan.engine.policy, mixed.plan.engine.policy) == ("prefill_first", "mixed")
+    assert replace(classic.plan.engine, policy="mixed") == mixed.plan.engine
+    assert [f["num_scheduled_tokens"] for f in classic.facts("chunk")] == [18, 18]
+    assert [f["num_scheduled_tokens"] for f in mixed.facts("chunk")] == [16, 16, 16]
+    assert (tokens_after(classic, "A", 6), tokens_after(mixed, "A", 6)) == (3, 6)
+    ends = [{f["seq"]: f["step"] for f in run.facts("finish")} for run in (classic, mixed)]
+    assert ends[0]["C"] == ends[1]["C"] == 12
+    assert (len(classic.trace.steps), len(mixed.trace.steps)) == (24, 21)
+    assert [output.text for output in classic.outputs] == [output.text for output in mixed.outputs]
 
 
 def test_the_scenario_in_the_readme_does_what_it_says():
