@@ -118,7 +118,7 @@ class CompareScreen(ModalScreen[int | None]):
         found = self.comparison
         if found is None:
             return paragraphs(self._problem or "comparing …", width, theme.style("bold"))
-        difference = found.first_difference or "The two runs are the same, event for event."
+        difference = found.first_difference or self._sameness()
         gap = [Text()] if self.app.size.height >= LOW else []
         return [
             *_settings(found.settings, width),
@@ -131,6 +131,11 @@ class CompareScreen(ModalScreen[int | None]):
             *gap,
             *_head(width),
         ]
+
+    def _sameness(self) -> str:
+        if all(trace.complete for trace in self.traces):
+            return "The two runs are the same, event for event."
+        return "None so far; not both runs have come to their end. Escape, then End and c run on."
 
     def _totals(self, found: Comparison, width: int) -> list[Text]:
         """A line for each run, and how the second differs."""

@@ -106,8 +106,8 @@ class RunItem:
         return self.run.outcome or "not recorded to its end"
 
     def line(self, width: int) -> Text:
-        """Scenario, length, what was changed or went wrong, and when it was."""
-        told = [self._steps, self._ending.partition(":")[0], self._changes]
+        """Scenario, length, what was changed, how it ended if not well, and when it was."""
+        told = [self._steps, self._changes, self._ending.partition(":")[0]]
         middle = "  ".join(one_line(part) for part in told if part)
         return _columns(one_line(self.run.name), middle, _age(time.time() - self.run.when), width)
 
