@@ -135,7 +135,7 @@ class CompareScreen(ModalScreen[int | None]):
     def _sameness(self) -> str:
         if all(trace.complete for trace in self.traces):
             return "The two runs are the same, event for event."
-        return "None so far; not both runs have come to their end. Escape, then End and c run on."
+        return "None so far: not both runs have come to their end."
 
     def _totals(self, found: Comparison, width: int) -> list[Text]:
         """A line for each run, and how the second differs."""
