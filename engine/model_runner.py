@@ -48,7 +48,8 @@ class ModelRunner:
             c.head_dim,
         )
         try:
-            return torch.zeros(shape, dtype=self.model.dtype, device=self.device)
+            # Not zeroed: only slots that were written are read, and a pool may be larger than what is used of it.
+            return torch.empty(shape, dtype=self.model.dtype, device=self.device)
         except (RuntimeError, MemoryError) as error:
             size = torch.Size(shape).numel() * self.model.dtype.itemsize
             raise ConfigError(
