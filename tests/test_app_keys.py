@@ -502,13 +502,26 @@ async def test_help_begins_with_the_focused_pane():
 async def test_the_first_run_shows_a_hint_until_a_key():
     app = replay(hint=True)
     async with app.run_test(size=WIDE) as pilot:
-        assert "the engine makes one step" in text(app)
+        assert "Press n for one engine step" in text(app)
         await press(pilot, "n")
-        assert "the engine makes one step" not in text(app)
+        assert "Press n for one engine step" not in text(app)
         assert at(app)[0] == 1
     from tourvllm.tui.welcome import is_first_run
 
     assert not is_first_run()
+
+
+async def test_every_dialog_is_drawn_in_ascii_alone():
+    app = replay(config=Config(ascii=True))
+    try:
+        async with app.run_test(size=WIDE) as pilot:
+            for keys in ("nnnnnnnn", "?", "B", "w", "b", ":", "/", "m", "x", "e", "r"):
+                await press(pilot, keys)
+                await pilot.pause(0.1)
+                assert text(app).isascii(), (keys, {c for c in text(app) if not c.isascii()})
+                await press(pilot, ["escape"])
+    finally:
+        theme.use("dark")
 
 
 # What may go wrong

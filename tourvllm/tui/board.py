@@ -9,6 +9,7 @@ from textual.app import App, ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Size
 from textual.screen import Screen
+from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widgets import Static
 
 from . import theme
@@ -42,6 +43,13 @@ VIEWS = {
 """What each view of a small terminal shows."""
 
 NARROW_BELOW = (110, 32)
+
+
+class PlainScrollBars(ScrollBarRender):
+    """Scroll bars without parts of blocks, for terminals that have ASCII only."""
+
+    VERTICAL_BARS: ClassVar[list[str]] = [" "] * 8
+    HORIZONTAL_BARS: ClassVar[list[str]] = [" "] * 8
 
 
 class Board(App[None]):
@@ -207,6 +215,7 @@ class Board(App[None]):
     def use_theme(self, name: str) -> None:
         """Draw in this theme from now on."""
         theme.use(name, self.config.ascii)
+        ScrollBar.renderer = PlainScrollBars if self.config.ascii else ScrollBarRender
         self.theme = theme.textual_theme(name).name
 
     # Keys that change what is shown of the panes

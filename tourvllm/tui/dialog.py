@@ -7,6 +7,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Static
 
 from ..tour.text import printable
@@ -37,6 +38,7 @@ class Dialog(ModalScreen[Result]):
         with VerticalScroll() as box:
             box.can_focus = False
             box.border_title = Text(self.HEADING)  # a str would be markup
+            plain_border(box)
             yield Static("", markup=False)
 
     def on_mount(self) -> None:
@@ -55,6 +57,12 @@ class Dialog(ModalScreen[Result]):
         """Show the lines as they are now."""
         width = min(WIDTH, self.app.size.width) - FRAME
         put(self.query_one(Static), self.lines(width))
+
+
+def plain_border(box: Widget) -> None:
+    """Give a box a border of ASCII signs, where the terminal has no others."""
+    if theme.is_ascii():
+        box.styles.border = ("ascii", box.app.theme_variables["accent"])
 
 
 def put(widget: Static, lines: list[Text]) -> None:

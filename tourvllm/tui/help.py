@@ -13,6 +13,7 @@ from textual.widgets import Static
 from ..tour.glossary import GLOSSARY
 from ..tour.stops import GROUPS, STOPS
 from . import theme
+from .dialog import plain_border
 from .keys import table
 from .pane import Pane, wrap
 
@@ -49,7 +50,8 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """Lay the page out."""
-        with VerticalScroll():
+        with VerticalScroll() as box:
+            plain_border(box)
             yield Static(markup=False)
 
     def on_mount(self) -> None:

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from textual.binding import Binding
 
+from ..tour.stops import GROUPS
+
 
 @dataclass(frozen=True)
 class Key:
@@ -31,8 +33,13 @@ WALK = (
         "to the end of this phase: schedule, model, closing",
     ),
     *(
-        Key(f"group_{key}", str(key), f"group({key})", f"on to the next stop of group {key}")
-        for key in range(1, 7)
+        Key(
+            f"group_{group.key}",
+            str(group.key),
+            f"group({group.key})",
+            f"on to the next stop of group {group.key}: {group.name}",
+        )
+        for group in GROUPS
     ),
     Key("play", "space", "play", "play and pause; halt what is on its way"),
     Key("slower", "less_than_sign", "speed(-1)", "play slower"),
@@ -96,7 +103,6 @@ WIDE_LINE = (
     ("find", "find"),
     ("go_to", "go to"),
     ("play", "play"),
-    ("bookmark", "mark"),
     ("restart", "restart"),
     ("zoom", "zoom"),
     ("help", "help"),

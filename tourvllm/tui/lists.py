@@ -1,5 +1,6 @@
 """The lists that a reader keeps while debugging: breakpoints and watch expressions."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -17,6 +18,9 @@ from .breakpoints import BreakpointEntry, count_hits
 from .dialog import Dialog, paragraphs
 from .prompt import PromptScreen, name_completer
 from .session import Session
+
+COUNT_SECONDS = 0.02
+"""How long counting goes on at each tick."""
 
 Done = Callable[[str], None]
 
@@ -124,9 +128,14 @@ class BreakpointsScreen(ListDialog):
     def _count(self) -> None:
         if all(entry.count is not None for entry in self.session.breakpoints):
             return
-        if next(self._counting, self) is self:  # it has ended: shown, or begun anew for a new entry
-            self._counting = count_hits(self.session.trace, self.session.breakpoints)
-            self.show()
+        until = time.monotonic() + COUNT_SECONDS
+        while time.monotonic() < until:
+            if (
+                next(self._counting, self) is self
+            ):  # it has ended: shown, or begun anew for a new entry
+                self._counting = count_hits(self.session.trace, self.session.breakpoints)
+                self.show()
+                return
 
     def rows(self, width: int) -> list[Text]:
         """On or off, the line, its count, where it is from."""

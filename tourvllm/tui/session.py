@@ -318,6 +318,8 @@ class Session(Driver):
 
     def bookmark(self, say: str) -> None:
         """Mark this place with a note: in the trace while it is recorded, else beside the user's data."""
+        if self.reading:
+            raise TourError("The trace is still being read: bookmark it when it is whole.")
         cursor = self.place()
         where = {"i": cursor.position, "step": cursor.step.number if cursor.step else 0}
         if self.link and self.recording:

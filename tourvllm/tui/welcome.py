@@ -6,8 +6,8 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 WELCOME = """\
- Press n: the engine makes one step. p goes back, s and S go stop by stop; nothing you press can break the run.
- Left: the loop and the line of code that just ran. Right: who waits, who runs, who holds which block. Middle: why.
+ Press n for one engine step, p to go back, s and S for single stops.
+ Causes stand left, effects right, reasons in the middle; nothing can break.
  ? explains every key, sign and word. Any key takes this hint away."""
 
 
