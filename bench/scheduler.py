@@ -6,7 +6,6 @@ There is no model here: a runner that computes nothing stands in for it, so that
 import gc
 import itertools
 import statistics
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,7 +26,7 @@ from tourvllm.recording import EngineProbe, initial_state
 
 from . import ours
 from .options import Options
-from .turns import print_table, take_turns
+from .turns import now, print_table, take_turns
 
 POLICIES = {"prefill_first": Scheduler, "mixed": MixedScheduler}
 QUEUES = (10, 100, 1_000, 10_000)
@@ -51,7 +50,7 @@ class NoModel:
 
     def run(self, seqs: list[Sequence], is_prefill: bool) -> list[int | None]:
         """Token 5 for each whose prompt is computed to its end in this step."""
-        self.calls.append(time.perf_counter())
+        self.calls.append(now())
         return [
             5 if seq.num_cached_tokens + seq.num_scheduled_tokens == len(seq) else None
             for seq in seqs
@@ -125,13 +124,13 @@ class Load:
         self.scheduler.add(seq)
 
     def _step(self) -> float:
-        start = time.perf_counter()
+        start = now()
         seqs, is_prefill = self.scheduler.schedule()
-        planned = time.perf_counter()
+        planned = now()
         token_ids = self.runner.run(seqs, is_prefill)
-        computed = time.perf_counter()
+        computed = now()
         self.scheduler.postprocess(seqs, token_ids)
-        seconds = planned - start + time.perf_counter() - computed
+        seconds = planned - start + now() - computed
         self.seconds.append(seconds)
         for seq in seqs:
             if seq.finish_reason:
@@ -165,9 +164,9 @@ def _microseconds_to_add(config: EngineConfig, num_waiting: int) -> float:
     times = []
     for _ in range(101):
         seq = Sequence("a", [5], ours.greedy(1), 16)
-        start = time.perf_counter()
+        start = now()
         scheduler.add(seq)
-        times.append(time.perf_counter() - start)
+        times.append(now() - start)
     return statistics.median(times) * 1e6
 
 
