@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from rich.cells import cell_len, chop_cells
 from rich.style import Style
-from rich.text import Text
+from rich.text import Span, Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -22,6 +22,14 @@ from . import theme
 from .view import View
 
 BOLD = Style(bold=True)
+
+
+_Look = tuple[str, list[Span], str | Style]
+
+
+def _look(line: Text) -> _Look:
+    """All that makes two lines look the same."""
+    return line.plain, list(line.spans), line.style
 
 
 class Pane(ScrollView, can_focus=True, inherit_bindings=False):
@@ -56,7 +64,8 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self.view: View | None = None
         self._lines: list[Text] = []
-        self._strips: dict[int, Strip] = {}
+        self._drawn: dict[int, tuple[_Look, Strip]] = {}
+        self._base: Style | None = None
         self._title = self.TITLE
         self._titled = ""
 
@@ -93,11 +102,32 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
     def _rebuild(self) -> None:
         size = self.scrollable_content_region.size
         lines = self._build(size.width, size.height) if size.width > 0 and size.height > 0 else []
-        self._strips.clear()
         self._lines = lines
         self._draw_title()
-        self.virtual_size = Size(max((line.cell_len for line in lines), default=0), len(lines))
-        self.refresh()
+        whole = Size(max((line.cell_len for line in lines), default=0), len(lines))
+        if whole != self.virtual_size:
+            self.virtual_size = whole
+            self._drawn.clear()
+            self.refresh()
+        else:
+            self._redraw_what_changed(size.height)
+
+    def _redraw_what_changed(self, height: int) -> None:
+        """Most lines stay as they are from one stop to the next: only the others are painted again."""
+        top = int(self.scroll_offset.y)
+        before, self._drawn = self._drawn, {}
+        for number in range(top, min(top + height, len(self._lines))):
+            drawn = before.get(number)
+            if drawn and drawn[0] == _look(self._lines[number]):
+                self._drawn[number] = drawn
+            else:
+                self.refresh_line(number)
+
+    def notify_style_update(self) -> None:
+        """The theme has changed: every line is drawn anew."""
+        super().notify_style_update()
+        self._base = None
+        self._drawn.clear()
 
     def _build(self, width: int, height: int) -> list[Text]:
         if self.view is None:
@@ -113,14 +143,18 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         """One line of the visible area."""
         x, top = self.scroll_offset
         number, width = y + top, self.size.width
+        if self._base is None:
+            self._base = self.rich_style
         if number >= len(self._lines):
-            return Strip.blank(width, self.rich_style)
-        if number not in self._strips:
+            return Strip.blank(width, self._base)
+        if number not in self._drawn:
+            look = _look(self._lines[number])
             line = theme.draw(self._lines[number])
             line.end = ""
             line.stylize_before(line.style)  # rich leaves a text's own style to the console
-            self._strips[number] = Strip(line.render(self.app.console)).apply_style(self.rich_style)
-        return self._strips[number].crop_extend(x, x + width, self.rich_style)
+            strip = Strip(line.render(self.app.console)).apply_style(self._base)
+            self._drawn[number] = look, strip
+        return self._drawn[number][1].crop_extend(x, x + width, self._base)
 
     def show_line(self, number: int, height: int) -> None:
         """Scroll so that line `number` stands a third down, if it is out of sight."""
