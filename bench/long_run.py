@@ -1,6 +1,6 @@
 """Records a long run of a large pool, without a model: a stand-in for the forward pass returns random logits.
 
-Scheduler, block manager, batch layout and recorder are the real ones, so the trace is as large as that of a real run.
+Scheduler, block manager, batch layout and recorder are the real ones, and so is the size of the trace.
 """
 
 import random

@@ -173,14 +173,13 @@ def run(
 def replay(file: Path, plain: bool, watches: tuple[str, ...]) -> None:
     """Walk through a recorded run; no engine is needed."""
     _check_watches(watches)
-    trace = _read(file)
     if plain or not _has_terminal():
         from .plain_run import replay_plain
 
-        sys.exit(replay_plain(trace, watches))
+        sys.exit(replay_plain(_read(file), watches))
     from .tui.start import run_replay
 
-    sys.exit(run_replay(trace, file, watches))
+    sys.exit(run_replay(_read(file, whole=False), file, watches))
 
 
 @main.command(name="list")
@@ -294,11 +293,12 @@ def _check_watches(watches: tuple[str, ...], request_ids: list[str] | None = Non
             raise UsageError(f"--watch {text}: {error}") from error
 
 
-def _read(file: Path) -> Any:
-    from .tour.reader import read_trace
+def _read(file: Path, whole: bool = True) -> Any:
+    """The trace in a file; if not `whole`, what is read of it in a moment."""
+    from .tour.reader import open_trace, read_trace
 
     try:
-        return read_trace(file)
+        return read_trace(file) if whole else open_trace(file)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}") from error
 

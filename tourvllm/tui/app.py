@@ -1,5 +1,6 @@
 """The app: keys move the session, and its life goes with the screen's."""
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,12 @@ TICK = 1 / 30
 SEARCH_SECONDS = 0.02
 """How long a search goes on at each tick: the rest is for keys and painting."""
 
+READ_SECONDS = 0.015
+"""How long a long trace is read on at each tick."""
+
+QUIET = 0.1
+"""Seconds after a key in which nothing is read on, so that the next key need not wait."""
+
 
 class TourApp(Dialogs):
     """Shows a session and moves it by keys.
@@ -48,6 +55,7 @@ class TourApp(Dialogs):
         self.progress = progress
         self.earlier: list[Session] = []
         self.playing = False
+        self._moved = 0.0
         self._speed = SPEEDS.index(2.0)
         self._play_timer: Timer | None = None
 
@@ -98,6 +106,8 @@ class TourApp(Dialogs):
         ]
 
     def _tick(self) -> None:
+        if self.session.reading and time.monotonic() - self._moved > QUIET:
+            self._dirty |= self.session.read_on(READ_SECONDS)
         if self.session.searching:
             self.session.search_on(SEARCH_SECONDS)
             self._dirty = True
@@ -115,6 +125,7 @@ class TourApp(Dialogs):
 
     def move(self, action: Callable[[], None]) -> None:
         """Move the session."""
+        self._moved = time.monotonic()
         self.session.do(action)
         if not self.session.busy:
             self.show()
