@@ -10,6 +10,7 @@ from ..run_files import SUFFIX, trace_path
 from ..tour.errors import ScenarioError
 from ..tour.export import export
 from ..tour.trace import Trace
+from . import watch
 from .ask import AskScreen
 from .background import in_background
 from .board import Board
@@ -199,6 +200,8 @@ class Dialogs(Board):
             for entry in self.session.breakpoints
             if not entry.from_scenario
         ]
+        known = watch.of_scenario(self.session.trace)
+        session.watches = [text for text in self.session.watches if text not in known]
         self.run_worker(self.begin_anew(session, order_of(plan, str(path.absolute()))))
 
     async def begin_anew(self, session: Session, order: dict[str, Any]) -> None:
