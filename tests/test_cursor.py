@@ -129,6 +129,23 @@ def test_a_far_seek_starts_from_a_keyframe(run, monkeypatch, start, target):
     assert cursor.state == states[target]
 
 
+def test_a_place_that_a_far_jump_left_is_gone_back_to_at_once(run, monkeypatch):
+    trace, states = run
+    monkeypatch.setattr(cursor_module, "FAR", 60)
+    cursor = Cursor(trace)
+    cursor.seek(len(trace))
+    cursor.seek(0)
+    walked = []
+    each = Trace.each_patches
+    monkeypatch.setattr(
+        Trace, "each_patches", lambda self, *range: walked.append(range) or each(self, *range)
+    )
+    for position in (len(trace), 0, len(trace), len(trace) - 5, 0):
+        cursor.seek(position)
+        assert cursor.state == states[position]
+    assert walked == []
+
+
 def test_a_growing_trace_is_walked_as_it_grows(mini):
     watched = Watched(make_engine(mini, block_size=4, num_blocks=16))
     watched.engine.add_request(P(0, 6), greedy(3))

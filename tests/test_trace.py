@@ -9,20 +9,22 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import P, Watched, greedy, line_of, make_engine, nothing_but, record_scenario
+from tourvllm.tour import reader, storage
 from tourvllm.tour.cursor import Cursor
 from tourvllm.tour.errors import TraceError
-from tourvllm.tour.reader import read_trace
+from tourvllm.tour.reader import open_trace, read_trace
 from tourvllm.tour.recorder import FileSink
-from tourvllm.tour.state import empty_state
-from tourvllm.tour.trace import FORMAT, MAX_LINE, Trace
+from tourvllm.tour.state import Requests, empty_state, stored_state
+from tourvllm.tour.trace import FORMAT, MAX_LINE, Trace, ends_phase
 
 from tourvllm.info import describe
 from tourvllm.plain_run import replay_plain
 
 SUFFIXES = [".jsonl", ".jsonl.gz"]
+WRONG = [None, 5, -1, 2**70, 1.5, True, "x", [], {}, [[]], {"a": {}}, ["x", 5]]
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +148,264 @@ def test_gzip_and_plain_hold_the_same_lines(small, write):
 def test_a_gzip_of_several_members_is_one_trace(small, write):
     path = write(b"".join(gzip.compress(line + b"\n") for line in small.sink.lines))
     assert read_trace(path).problem is None
+
+
+# Long files
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Files are read in pieces of some hundred bytes, so that a short trace is a long one."""
+    monkeypatch.setattr(storage, "BLOCK", 1200)
+    monkeypatch.setattr(storage, "_PACKED_PIECE", 70)
+    monkeypatch.setattr(storage, "_LARGEST_PIECE", 300)
+    monkeypatch.setattr(reader, "FIRST_LOOK", 0)
+
+
+@pytest.mark.parametrize("suffix", [*SUFFIXES, ".members.gz"])
+def test_any_event_of_a_file_of_many_blocks(small, small_blocks, tmp_path, suffix):
+    path = tmp_path / f"trace{suffix}"
+    data = b"".join(line + b"\n" for line in small.sink.lines)
+    members = [data[i : i + 999] for i in range(0, len(data), 999)]
+    packed = {".jsonl": data, ".jsonl.gz": gzip.compress(data)}
+    path.write_bytes(packed.get(suffix, b"".join(map(gzip.compress, members))))
+    trace = read_trace(path)
+    assert trace.problem is None
+    order = list(range(len(trace)))
+    for index in [*order, *reversed(order), *order[::7], *order[::-3]]:
+        assert trace.event(index) == small.events[index]
+    assert states(trace) == states(small.trace())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_trace_can_be_walked_while_it_is_read(small, small_blocks, write, suffix):
+    trace = open_trace(write(small.sink.lines, suffix))
+    lengths, cursor = [len(trace)], Cursor(trace)
+    assert 0 < len(trace) < len(small.events)
+    for _ in trace.rest:
+        assert trace.share < 1
+        assert trace.problem is None
+        cursor.seek(len(trace))
+        assert trace.event(len(trace) - 1) == small.events[len(trace) - 1]
+        lengths.append(len(trace))
+    assert len(set(lengths)) > 5
+    assert trace.share == 1
+    assert trace.complete
+    assert trace.problem is None
+    cursor.seek(len(trace))
+    assert cursor.state == small.state
+
+
+def test_what_is_wrong_with_the_end_is_said_when_all_is_read(small, small_blocks, write):
+    trace = open_trace(write(small.sink.lines[:-3]))
+    assert trace.problem is None
+    assert list(trace.rest)
+    assert "not recorded to its end" in trace.problem
+
+
+def test_a_file_that_changes_under_an_open_trace_is_a_trace_error(small, small_blocks, write):
+    path = write(small.sink.lines)
+    trace = read_trace(path)
+    path.write_bytes(b"")
+    with pytest.raises(TraceError, match=r"event 0 is not"):
+        trace.event(0)
+
+
+def test_a_trace_that_is_still_recorded_says_so(small, tmp_path):
+    path = tmp_path / "run.jsonl.gz"
+    sink = FileSink(path)
+    for line in small.sink.lines[:9]:
+        sink.write(line)
+    sink.flush()
+    trace = read_trace(path)
+    assert len(trace) == 8
+    assert "still being recorded" in trace.problem
+    assert states(trace) == states(small.trace())[:9]
+    sink.close()
+    assert "not recorded to its end" in read_trace(path).problem
+
+
+MUTATIONS = st.sampled_from(
+    [
+        lambda line: line,
+        lambda line: line[: len(line) // 2],
+        lambda line: line + b" ",
+        lambda line: b" " + line,
+        lambda line: line + line,
+        lambda line: b"",
+        lambda line: line.replace(b'"kind":"event"', b'"kind":"hologram"'),
+        lambda line: line.replace(b'"kind":"event",', b""),
+        lambda line: line.replace(b'{"kind"', b'{"x":[1,\n2],"kind"'),
+        lambda line: line.replace(b'"stop"', b'"s\\u0074op"'),
+        lambda line: line.replace(b'"i":', b'"i":0'),
+        lambda line: line.replace(b'"i":', b'"i":1'),
+        lambda line: line.replace(b'"step":', b'"step":-'),
+        lambda line: line.replace(b'"facts":{', b'"facts":{"a":'),
+        lambda line: line.replace(b'"when":"end"', b'"when": "end"'),
+        lambda line: line.replace(b'"at":[', b'"at":7,"x":['),
+        lambda line: line.replace(b'"}', b'\xff"}'),
+        lambda line: line.replace(b'"kind"', b'"stop":"first","kind"'),
+    ]
+)
+
+
+@settings(max_examples=200)
+@given(data=st.data())
+def test_lines_taken_together_are_what_they_are_one_by_one(small, tmp_path_factory, data):
+    lines = list(small.sink.lines)
+    for _ in range(data.draw(st.integers(0, 2))):
+        at = data.draw(st.integers(1, len(lines) - 1))
+        lines[at] = data.draw(MUTATIONS)(lines[at])
+    text = b"".join(line + b"\n" for line in lines)
+    path = tmp_path_factory.getbasetemp() / "mutated.jsonl"
+    path.write_bytes(text)
+    together, alone, problem = read_trace(path), Trace(), None
+    try:
+        for line in text.split(b"\n"):
+            if line.strip():
+                alone.feed(line)
+    except TraceError as error:
+        problem = f"the trace stops after event {len(alone)}: {error}"
+    assert len(together) == len(alone)
+    if problem:
+        assert together.problem == problem
+    for field in ("steps", "marks", "notes", "asks", "header", "closing"):
+        assert getattr(together, field) == getattr(alone, field)
+    assert together.digest() == alone.digest()
+    assert [told(together, i) for i in range(len(alone))] == [
+        told(alone, i) for i in range(len(alone))
+    ]
+
+
+def told(trace: Trace, index: int) -> object:
+    """An event, or why it is none."""
+    try:
+        return trace.event(index), trace.stop_name(index)
+    except TraceError as error:
+        return str(error)
+
+
+# Looking for a stop
+
+
+@given(
+    after=st.integers(-1, 60),
+    wanted=st.sets(st.sampled_from(["step", "schedule", "wait", "finish", "sample", "no such"])),
+    forward=st.booleans(),
+)
+def test_the_next_position_is_that_of_the_nearest_wanted_event(small, after, wanted, forward):
+    trace = small.trace()
+    positions = [event.i + 1 for event in small.events if event.stop in wanted]
+    ends = [event.i + 1 for event in small.events if ends_phase(event)]
+    assert trace.next_position(wanted, after, forward) == nearest(positions, after, forward)
+    assert trace.next_position(lambda name: name in wanted, after, forward) == nearest(
+        positions, after, forward
+    )
+    assert trace.next_phase_end(after, forward) == nearest(ends, after, forward)
+
+
+def nearest(positions: list[int], after: int, forward: bool) -> int | None:
+    if forward:
+        return min((position for position in positions if position > after), default=None)
+    return max((position for position in positions if position < after), default=None)
+
+
+def test_every_events_stop_has_its_name(small):
+    trace = small.trace()
+    assert [trace.stop_name(i) for i in range(len(trace))] == [e.stop for e in small.events]
+
+
+# Notes that come later
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_bookmark_joins_a_trace_from_a_file(small, write, suffix):
+    trace = read_trace(write(small.sink.lines, suffix))
+    before, digest = list(trace.marks), trace.digest()
+    trace.feed(line_of(kind="bookmark", i=len(trace) // 2, step=1, say="here"))
+    assert trace.notes[len(trace) // 2] == ["here"]
+    positions = [mark.position for mark in trace.marks]
+    assert positions == sorted(positions)
+    assert len(trace.marks) == len(before) + 1
+    assert trace.digest() == digest
+    assert states(trace) == states(small.trace())
+
+
+# A stored state's requests
+
+
+def request(**fields) -> dict:
+    return {
+        **dict.fromkeys(
+            ("num_tokens", "num_prompt_tokens", "num_cached_tokens", "num_scheduled_tokens"), 1
+        ),
+        **{key: [] for key in ("block_table", "token_ids", "pieces", "text")},
+        **{"status": "waiting", "max_tokens": 1, "arrived": 1, "preemptions": 0},
+        **{"finish_reason": None, "waits_for": None, **fields},
+    }
+
+
+REQUESTS = {name: request(num_tokens=i) for i, name in enumerate("ABCD")}
+
+
+def stored_requests(requests: dict = REQUESTS) -> Requests:
+    return stored_state(header(state=empty_state(1, [0]) | {"seqs": requests}))["seqs"]
+
+
+def ways(found: dict) -> list:
+    """What the ways to use a dict give."""
+    return [
+        dict(found),
+        {**found},
+        {} | found,
+        found | {},
+        found.copy(),
+        copy.copy(found),
+        copy.deepcopy(found),
+        list(found),
+        list(found.values()),
+        list(found.items()),
+        [found[name] for name in found],
+        found.get("A"),
+        found.get("no"),
+        found.get("no", 5),
+        "A" in found,
+        len(found),
+        repr(found),
+        json.loads(json.dumps(found)),
+        found.setdefault("B", 1),
+        found.pop("B"),
+        found.pop("B", 7),
+        found.popitem(),
+        found.setdefault("new", 1),
+        list(found.items()),
+        found == {"A": REQUESTS["A"]},
+    ]
+
+
+@pytest.mark.parametrize("way", range(len(ways(dict(REQUESTS)))))
+def test_undecoded_requests_are_used_like_any_table(way):
+    # Each way on fresh ones, and after those before it.
+    assert ways(stored_requests())[way] == ways(dict(REQUESTS))[way]
+    assert stored_requests() == REQUESTS
+    assert dict(REQUESTS) == stored_requests()
+    assert stored_requests() != {}
+
+
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+def test_a_wrong_request_is_a_sentence_when_it_is_looked_at(value):
+    found = stored_requests({"F": request(token_ids=value), **REQUESTS, "E": value})
+    assert found["A"] == REQUESTS["A"]
+    with pytest.raises(TraceError, match="request E"):
+        found["E"]
+    if value != []:
+        with pytest.raises(TraceError, match="request F"):
+            list(found.items())
+
+
+def test_fields_of_a_later_version_are_kept():
+    state = empty_state(1, [0]) | {"warp": {"factor": 9}, "seqs": REQUESTS}
+    assert stored_state(header(state=state)) == state
 
 
 # Cut short
@@ -291,8 +551,6 @@ def test_a_damaged_gzip_opens_to_the_event_before_the_damage(small, write, tmp_p
 
 
 # Hostile files
-
-WRONG = [None, 5, -1, 2**70, 1.5, True, "x", [], {}, [[]], {"a": {}}, ["x", 5]]
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ class GzipText(FileText):
     def _load(self, number: int, size: int) -> bytes:
         unpacker, pieces = self._unpackers[number].copy(), []
         while size > 0 and (piece := unpacker.next_piece()):
-            pieces.append(piece)
+            pieces.append(piece[:size])
             size -= len(piece)
         return b"".join(pieces)
 
@@ -183,7 +183,7 @@ class _Unpacker:
                 self._packed = self._file.read(_PACKED_PIECE)
                 self.at += len(self._packed)
                 if not self._packed:
-                    return b""
+                    return self._unpack()  # what the unpacker still holds back
             if piece := self._unpack():
                 return piece
 
