@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Protocol
 
-from tourvllm.kernels import cpu_native
-
 from . import hugging_face, ours, workloads
 from .options import Options
 from .turns import Times, Unavailable, print_table, ratio, take_turns
@@ -42,7 +40,7 @@ def main(options: Options) -> None:
         times[batch] = take_turns(steps, turns, WARM_UP)
     print(
         f"One decode step: {options.name}, {options.dtype}, contexts of {prompt} to {prompt + turns} tokens, "
-        f"{turns} turns; cpu kernels: {cpu_native.load().reason}\n"
+        f"{turns} turns\n"
     )
     head = [f"batch {b}: {what}" for b in BATCHES for what in ("median ms", "least", "ratio")]
     print_table(["", *head], ([name, *_cells(times, name)] for name in engines))
