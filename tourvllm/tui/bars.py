@@ -44,6 +44,8 @@ def status_line(session: Session, view: View | None, playing: str) -> Text:
     doing = playing
     if session.busy and not playing:
         doing = "searching … space stops" if session.searching else "running … space halts"
+    if session.reading and not doing:
+        doing = f"reading {session.trace.share:.0%}"
     if doing:
         line.append("  ").append(f" {doing} ", style=Style(reverse=True))
     if view.event and view.event.at:
@@ -58,7 +60,8 @@ def _speed(view: View) -> str:
         return ""
     rates = (("prefill", times.prefill_rate), ("decode", times.decode_rate))
     parts = [f"{kind} {rate:,.0f} t/s" for kind, rate in rates if rate]
-    return "  ".join([f"{times.total_ms:.1f} ms", *parts]) + " "
+    total = f"{times.total_ms:.1f} ms"
+    return "  ".join([total, *parts]) + f" \t{total} "
 
 
 def _free(view: View) -> str:
@@ -76,13 +79,16 @@ class Bar(Static):
         super().__init__("", id=id, markup=False)
 
     def set(self, line: Text) -> None:
-        """Show a line; what follows a tab stands at the right edge, if there is room for it."""
-        left, *right = line.split("\t")
-        room = self.size.width - left.cell_len - sum(part.cell_len for part in right)
-        line = Text.assemble(left, " " * room, *right) if right and room > 1 else left
+        """Show a line; of the parts that follow tabs the first that fits stands at the right edge."""
+        line, *ends = line.split("\t")
+        for end in ends:
+            room = self.size.width - line.cell_len - end.cell_len
+            if room > 1:
+                line = Text.assemble(line, " " * room, end)
+                break
         line = theme.draw(line)
         line.no_wrap = True
-        line.overflow = "ellipsis"
+        line.overflow = "crop" if theme.is_ascii() else "ellipsis"
         self.update(line, layout=False)
 
 

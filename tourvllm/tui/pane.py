@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import ClassVar
 
-from rich.cells import cell_len, chop_cells
+from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.style import Style
 from rich.text import Span, Text
 from textual import events
@@ -89,7 +89,11 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         self._title = title
 
     def _draw_title(self) -> None:
-        title = theme.shown(self._title)
+        room = max(1, self.size.width - 4)
+        title = self._title
+        if cell_len(title) > room:
+            title = set_cell_size(title, room - 1) + "…"
+        title = theme.shown(title)
         if title != self._titled:
             self._titled = title
             self.border_title = Content(title)
@@ -169,6 +173,10 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         return ()
 
     def on_click(self, event: events.Click) -> None:
+        """Hand a click on. (Textual calls this method of every class, so that it is not for overriding.)"""
+        self.point(event)
+
+    def point(self, event: events.Click) -> None:
         """Select what was clicked on."""
         meta = event.style.meta
         if "block" in meta:

@@ -16,6 +16,8 @@ from rich.style import Style
 from rich.text import Text
 from textual.theme import Theme as TextualTheme
 
+from ..tour.text import printable
+
 HUES = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#D55E00", "#CC79A7")
 """Colours that colour-blind people can tell apart (Okabe and Ito); the letters alone suffice."""
 
@@ -110,7 +112,7 @@ _LIGHT = _Theme(
         "note": Style(italic=True, color="#00617a"),
         "prefill": Style(color="#00617a"),
         "decode": Style(color="#8a5a00"),
-        "faded": Style(color="#767676"),
+        "faded": Style(color="#707070"),
         "column": Style(bold=True, bgcolor="#BBBBBB"),
     },
     TextualTheme(
@@ -210,7 +212,12 @@ def shown(text: str) -> str:
 
 
 def draw(line: Text) -> Text:
-    """The same for a styled line, which may be changed in place: every sign stays one cell wide."""
+    """A styled line as this terminal can show it; changed in place. Every sign stays one cell wide.
+
+    What could act on the terminal becomes visible instead, wherever it came from.
+    """
+    if not line.plain.isprintable():
+        line.plain = printable(line.plain)
     if _now_ascii and not line.plain.isascii():
         line.plain = shown(line.plain)
     return line

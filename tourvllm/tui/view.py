@@ -140,7 +140,7 @@ def _decisions(cursor: Cursor, first: int) -> tuple[str, ...]:
     total = cursor.state["blocks"]["total"]
     told = []
     for index in range(first, cursor.position - 1):
-        event = cursor.trace.event(index)
-        if event.stop in TOLD:
+        if cursor.trace.stop_name(index) in TOLD:
+            event = cursor.trace.event(index)
             told.append(f"{event.stop}: {decision(event, total)}")
     return tuple(told)

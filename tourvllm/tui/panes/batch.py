@@ -164,7 +164,9 @@ def _column(view: View, batch: dict[str, Any], number: int, leads: bool) -> Colu
 def _lengths(batch: dict[str, Any], width: int) -> Text:
     """The lists that have one entry a request, each as long as there is room for."""
     names = ("cu_seqlens_q", "cu_seqlens_k", "context_lens")
-    room = (width - sum(len(key) + 2 for key in names)) // len(names)
+    room = width - sum(len(key) + 2 for key in names)
+    if sum(len(_numbers(batch[key], room)) + 1 for key in names) > room:
+        room //= len(names)
     line = Text()
     for key in names:
         line.append(f"{key} ", theme.style("dim"))
@@ -210,9 +212,9 @@ def _progress_line(view: View, batch: dict[str, Any], width: int) -> Text:
         parts = _batch_parts(view, batch, i)
         told = f" {parts[0]}+{parts[1]}/{sum(parts)}  "
         style = theme.style("faded") if view.faded(seq_id) else Style()
-        bar = (_bar(parts, 8), tint(view, seq_id))
+        bar = (_bar(parts, 5), tint(view, seq_id))
         entry = Text.assemble(name(view, seq_id), " ", bar, (told, style))
-        if line.cell_len + entry.cell_len > width - 8 and i:
+        if line.cell_len + entry.cell_len > width - 8 * (i < len(batch["seqs"]) - 1) and i:
             return line.append(f"+{len(batch['seqs']) - i} more", BOLD)
         line = Text.assemble(line, entry)
     return line

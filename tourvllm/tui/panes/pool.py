@@ -21,6 +21,9 @@ from .block import block_lines
 MOST_EXACT = 4000
 """Blocks that are drawn one by one where they can be scrolled; more are drawn as shares."""
 
+TOLD = 9
+"""Lines for the selected block, where there is room."""
+
 Cell = tuple[str, Style]
 
 
@@ -58,11 +61,9 @@ class PoolPane(Pane):
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self._grid = Grid(1, 1, 1, 1)
-        self._above = 0
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         blocks, told = view.state["blocks"], self._told(view, width)
-        self._above = len(told)
         room = max(1, height - 2 - len(told))
         grid = self._grid = self._lay_out(blocks["total"], width, room)
         cell = f"{grid.blocks:,} blocks" if grid.blocks > 1 else "1 block"
@@ -72,15 +73,16 @@ class PoolPane(Pane):
             f"{len(blocks['free']):,} of {blocks['total']:,} free, {blocks['size']} tokens a block"
         )
         foot = [Text(free, BOLD if view.freed_blocks else ""), _legend(grid.blocks == 1)]
-        return told + draw(view, grid) + foot
+        return draw(view, grid) + foot + told
 
     def _told(self, view: View, width: int) -> list[Text]:
-        """With room, the selected block in words."""
-        block = view.selection.block
-        if not self.zoomed or block is None:
+        """With room, the selected block in words; as many lines with none, so that cells stay where they are."""
+        if not self.zoomed:
             return []
-        lines = block_lines(view, block, width)[:8]
-        return [*lines, *[Text()] * (9 - len(lines))]
+        block = view.selection.block
+        hint = Text("Enter selects a block, arrows move on: what is in it.", theme.style("dim"))
+        lines = [hint] if block is None else block_lines(view, block, width)[: TOLD - 1]
+        return [Text(), *lines, *[Text()] * (TOLD - 1 - len(lines))]
 
     def _lay_out(self, total: int, width: int, rows: int) -> Grid:
         digits = len(str(max(0, total - 1)))
@@ -89,8 +91,8 @@ class PoolPane(Pane):
             per_row = max(1, room // cell // 10 * 10 or room // cell)
             if total <= per_row * rows or (cell == 1 and self.zoomed and total <= MOST_EXACT):
                 return Grid(1, per_row, cell, digits)
-        blocks = -(-total // (room * rows))
-        return Grid(blocks, room, 1, digits)
+        per_row = max(1, room // 10 * 10 or room)
+        return Grid(_round_up(-(-total // (per_row * rows))), per_row, 1, digits)
 
     def _exact(self, view: View, grid: Grid) -> list[Text]:
         looks = _Looks(view)
@@ -105,7 +107,8 @@ class PoolPane(Pane):
         """Each cell as full as its blocks are in use; the followed request's share in its hue."""
         total, used = view.state["blocks"]["total"], _in_use(view.state["blocks"], grid.blocks)
         style_of = _share_styles(view, grid.blocks)
-        plain, rows = Style(), []
+        plain: Style = theme.style("faded" if view.selection.seq else "dim")
+        rows = []
         for start in range(0, total, grid.row_blocks):
             first = start // grid.blocks
             cells = []
@@ -118,13 +121,13 @@ class PoolPane(Pane):
 
     # Selecting
 
-    def on_click(self, event: events.Click) -> None:
+    def point(self, event: events.Click) -> None:
         """Select the block, or the first of those, under the mouse."""
         offset = event.get_content_offset(self)
         if self.view is None or offset is None:
             return
         grid = self._grid
-        row = offset.y + int(self.scroll_offset.y) - self._above
+        row = offset.y + int(self.scroll_offset.y)
         column = offset.x + int(self.scroll_offset.x) - grid.digits - 1
         block = row * grid.row_blocks + column // grid.cell * grid.blocks
         inside = 0 <= column < grid.per_row * grid.cell
@@ -159,8 +162,13 @@ class PoolPane(Pane):
         moved = block + across * grid.blocks + down * grid.row_blocks
         if 0 <= moved < total:
             self.pick(block=moved)
-            row = self._above + moved // grid.row_blocks
-            self.show_line(row, self.scrollable_content_region.height)
+            self.show_line(moved // grid.row_blocks, self.scrollable_content_region.height)
+
+
+def _round_up(number: int) -> int:
+    """The next number that is easy to count in: two digits and zeros."""
+    unit: int = 10 ** max(0, len(str(number)) - 2)
+    return -(-number // unit) * unit
 
 
 def _legend(exact: bool) -> Text:

@@ -80,7 +80,8 @@ class SourcePane(Pane):
         at = view.event.at if view.event else None
         self.set_title(printable(at[0]) if at else "source")
         if not at:
-            return [Text("No stop yet: press n for the first step.", style=theme.style("dim"))]
+            missing = "This stop names no line." if view.event else "Press n for the first step."
+            return [Text(missing, style=theme.style("dim"))]
         text = view.trace.table("sources").get(at[0])
         if not isinstance(text, str):
             missing = f"The trace holds no source of {printable(at[0])}."

@@ -29,7 +29,9 @@ class TablesPane(Pane):
     def requests(self, view: View) -> Sequence[str]:
         state = view.state
         order = state["running"] + state["waiting"] + state["finished"]
-        return [seq_id for seq_id in order if state["seqs"][seq_id]["block_table"]]
+        # By the blocks' owners: to look at every request would decode all that have finished long ago.
+        holders = {seq_id for owners in state["blocks"]["owners"].values() for seq_id in owners}
+        return [seq_id for seq_id in order if seq_id in holders]
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         holders = self.requests(view)
@@ -44,7 +46,7 @@ class TablesPane(Pane):
             lines.append(Text(f"… {len(holders) - len(shown):,} more", theme.style("dim")))
         return lines or [Text("Nobody holds a block.", style=theme.style("dim"))]
 
-    def on_click(self, event: events.Click) -> None:
+    def point(self, event: events.Click) -> None:
         """Select the block whose number is under the mouse, or the request."""
         offset, seq_id = event.get_content_offset(self), event.style.meta.get("seq")
         if offset is None or seq_id is None:

@@ -50,7 +50,7 @@ class TimelinePane(Pane):
         room = max(1, width - LABEL)
         first = max(0, min(here - room // 2, len(steps) - room))
         shown = self._shown = steps[first : first + room]
-        self.set_title(self._heading(view))
+        self.set_title(self._heading(view, width))
         if not shown:
             return [Text("No step yet.", theme.style("dim"))]
         rows = [
@@ -63,9 +63,10 @@ class TimelinePane(Pane):
         fewer = {1: (0,), 2: (0, 4), 3: (0, 1, 4), 4: (0, 1, 2, 4)}.get(height)
         return [rows[i] for i in fewer] if fewer else rows
 
-    def _heading(self, view: View) -> str:
-        shown = self._shown
-        text = f"timeline · steps {shown[0].number}–{shown[-1].number}" if shown else "timeline"
+    def _heading(self, view: View, width: int) -> str:
+        shown, text = self._shown, "timeline"
+        if shown and width >= 100:
+            text += f" · steps {shown[0].number}–{shown[-1].number}"
         if view.step and view.times:
             parts = "  ".join(f"{part} {ms:.1f}" for part, ms in view.times.parts.items())
             text += f" · step {view.step.number}: {view.times.total_ms:.1f} ms = {parts}"
@@ -97,7 +98,7 @@ class TimelinePane(Pane):
             line.append(LEGEND, theme.style("dim"))
         return line
 
-    def on_click(self, event: events.Click) -> None:
+    def point(self, event: events.Click) -> None:
         """Ask for the step of the column under the mouse."""
         offset = event.get_content_offset(self)
         column = offset.x + int(self.scroll_offset.x) - LABEL if offset else -1

@@ -86,9 +86,9 @@ class WhyPane(Pane):
 
     def _request(self, view: View, seq_id: str, width: int) -> list[Text]:
         """Where the followed request stands, and the decisions that brought it there."""
-        head = Text.assemble(name(view, seq_id), (f" {_standing(view, seq_id)}", BOLD))
+        first, *lines = wrap(f"{seq_id} {_standing(view, seq_id)}", width, BOLD)
+        lines.insert(0, Text.assemble(name(view, seq_id), first[len(seq_id) :]))
         past = of_request(view.trace, view.position, seq_id)
-        lines = [head]
         for told in story(past, seq_id, view.state["blocks"]["total"]):
             lines += _item(f"{_steps(told)}  ", printable(told.text) + _times(told), width)
         if not past.whole:

@@ -1,0 +1,636 @@
+"""The panes: what is followed, what stands in them, in which colours and signs, and how quick."""
+
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+from screen import lines, pane, press, text
+from textual.color import Color
+from tourvllm.tour.cursor import Cursor
+from tourvllm.tour.glossary import GLOSSARY
+from tourvllm.tour.reader import read_trace
+from tourvllm.tour.trace import Trace
+
+from tourvllm.tui import past, theme
+from tourvllm.tui.app import TourApp
+from tourvllm.tui.pane import Pane, wrap
+from tourvllm.tui.panes import TimelinePane
+from tourvllm.tui.session import Session
+from tourvllm.tui.view import Selection, look
+
+RECORDED = Path(__file__).parent / "data" / "kv_pressure.tvllm.jsonl.gz"
+WIDE, NARROW = (120, 40), (80, 24)
+
+
+@pytest.fixture(autouse=True)
+def dark():
+    """Each test begins, and leaves the others, with the dark theme; what it stores is its own."""
+    theme.use("dark")
+    yield
+    theme.use("dark")
+
+
+def replay(trace: Trace | None = None) -> TourApp:
+    return TourApp(Session(trace or read_trace(RECORDED)))
+
+
+def go(app: TourApp, step: int) -> None:
+    """Go to the end of a step."""
+    app.session.do(lambda: app.session.go_to_step(step))
+    app.show()
+
+
+def rows(app: TourApp, name: str) -> list[str]:
+    return [line.plain for line in app.base.query_one(f"#{name}", Pane)._lines]
+
+
+def of_pool(app: TourApp) -> list[tuple[str, bool]]:
+    """Each block's sign, and whether it stands back."""
+    pool = app.base.query_one("#pool")
+    found = []
+    for y in range(pool.size.height):
+        strip = pool.render_line(y)
+        if not strip.text[:2].strip().isdigit():
+            break
+        for segment in strip:
+            if segment.text.strip() and not segment.text.strip().isdigit():
+                dim = bool(segment.style and segment.style.dim)
+                found += [(sign, dim) for sign in segment.text.split()]
+    return found
+
+
+async def click(pilot, name: str, needle: str, row: int | None = None) -> None:
+    """Click on the first place where a pane shows `needle`."""
+    widget = pilot.app.base.query_one(f"#{name}", Pane)
+    for y, line in enumerate(widget._lines):
+        if needle in line.plain and row in (None, y):
+            at = (line.plain.index(needle), y + 1)  # the title is above
+            assert await pilot.click(widget, offset=at)
+            await pilot.pause(0.05)
+            return
+    raise AssertionError(f"{needle!r} is not in {name}")
+
+
+# Following a request or a block
+
+
+async def test_a_click_on_a_letter_is_followed_in_every_pane():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 17)
+        await pilot.pause(0.1)
+        await click(pilot, "queues", "C")
+        assert app.selection == Selection(seq="C")
+        signs = of_pool(app)
+        assert {dim for sign, dim in signs if sign == "C"} == {False}
+        assert {dim for sign, dim in signs if sign in "AB"} == {True}
+        assert "C is running" in pane(app, "why")
+        await click(pilot, "output", "C")  # pointing at it again lets it go
+        assert app.selection == Selection()
+        assert {dim for sign, dim in of_pool(app) if sign in "ABC"} == {False}
+
+
+async def test_why_is_d_waiting_is_told_from_its_decisions_newest_first():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        app.selection = Selection(seq="D")
+        go(app, 17)
+        await pilot.pause(0.1)
+        told = pane(app, "why")
+        order = [
+            "D waits: 0 of its 19 tokens computed",
+            "steps 14–17 D waits (no_free_blocks): needs 5 blocks, free 3. (4 times)",
+            "step 13 D is preempted: B needs more blocks than are free",
+            "step 5 D moves from waiting to running",
+            "step 4 D waits (token_budget)",
+            "step 3 D waits (behind_chunk)",
+            "step 3 D joins waiting",
+        ]
+        places = [told.index(sentence) for sentence in order]
+        assert places == sorted(places)
+        go(app, 4)
+        told = pane(app, "why")
+        assert "preempted" not in told
+        assert "no_free_blocks" not in told
+        go(app, 1)
+        assert "D has not arrived yet" in pane(app, "why")
+        app.session.do(app.session.go_to_end)
+        app.show()
+        assert "D has finished (" in pane(app, "why")
+
+
+async def test_a_block_tells_its_owners_its_tokens_and_when_it_was_filled():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 4)
+        await pilot.pause(0.1)
+        await click(pilot, "tables", "5 ", row=1)
+        assert app.selection == Selection(block=5)
+        told = pane(app, "why")
+        assert "block 5 held by B (ref_count 1)" in told
+        assert "filled 1/4; entry 4 of B's table, positions 16–19" in told
+        assert '","' in told
+        app.selection = Selection(block=1)
+        app.show()
+        told = pane(app, "why")
+        assert "block 1 held by A B (ref_count 2) hash 95fab879" in told
+        assert "filled 4/4 since step 1 (hash_blocks)" in told
+        assert '"," " there" " was" " a"' in told
+        assert told.index("step 2 shared by B: a prefix hit") < told.index("step 1 taken by A")
+        app.selection = Selection(block=23)
+        app.show()
+        assert "block 23 free and empty" in pane(app, "why")
+        app.session.do(app.session.go_to_end)
+        app.selection = Selection(block=0)
+        app.show()
+        assert "free, its content still remembered" in pane(app, "why")
+
+
+async def test_a_block_without_prefix_cache_tells_when_its_last_token_was_counted():
+    trace = Trace()
+    source = read_trace(RECORDED)
+    header = json.loads(json.dumps(source.header))
+    trace.feed(json.dumps(header).encode())
+    position = 0
+    for index in range(400):
+        event = source.event(index)
+        if event.stop in ("hash_blocks", "evict"):
+            continue
+        line = {"kind": "event", "i": position, "step": event.step, "stop": event.stop}
+        trace.feed(json.dumps({**line, "facts": event.facts, "do": event.do}).encode())
+        position += 1
+    app = replay(trace)
+    async with app.run_test(size=WIDE) as pilot:
+        app.selection = Selection(block=1)
+        go(app, 2)
+        await pilot.pause(0.1)
+        assert "filled 4/4 since step 1 (postprocess)" in pane(app, "why")
+
+
+async def test_enter_and_arrows_select_in_the_focused_pane():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 17)
+        for name, first, second in (
+            ("queues", "D", "E"),
+            ("tables", "A", "B"),
+            ("output", "A", "B"),
+            ("batch", "A", "B"),
+        ):
+            app.base.set_focus(app.base.query_one(f"#{name}"))
+            step = app.session.cursor.step.number
+            await press(pilot, ["enter"])
+            assert app.selection == Selection(seq=first), name
+            await press(pilot, ["down"])
+            assert app.selection == Selection(seq=second), name
+            await press(pilot, ["up", "up"])
+            assert app.selection.seq not in (None, first, second)
+            await press(pilot, ["escape"])
+            assert app.selection == Selection()
+            assert app.session.cursor.step.number == step
+
+
+async def test_the_arrows_move_among_blocks_and_are_steps_without_one():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 4)
+        app.base.set_focus(app.base.query_one("#pool"))
+        await press(pilot, ["right"])  # no block is selected: a step
+        assert app.session.cursor.step.number == 5
+        await press(pilot, ["left", "enter", "right", "right", "left"])
+        assert app.selection == Selection(block=1)
+        assert app.session.cursor.step.number == 4
+        await press(pilot, ["down"])
+        assert app.selection == Selection(block=21)
+        await press(pilot, ["down", "up", "up"])  # there is no row below: it stays
+        assert app.selection == Selection(block=1)
+        await press(pilot, ["enter"])
+        assert app.selection == Selection(seq="A")
+        await press(pilot, ["enter", "z"])
+        assert app.selection == Selection(block=0)
+        assert "block 0 held by A B" in pane(app, "pool")
+
+
+async def test_a_click_on_a_cell_of_the_pool_selects_that_block():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 4)
+        await pilot.pause(0.1)
+        pool = app.base.query_one("#pool")
+        assert await pilot.click(pool, offset=(3 + 2 * 5, 1))
+        await pilot.pause(0.05)
+        assert app.selection == Selection(block=5)
+        assert await pilot.click(pool, offset=(1, 1))  # the number of the row is no block
+        assert await pilot.click(pool, offset=(3, 4))  # nor is the legend
+        await pilot.pause(0.05)
+        assert app.selection == Selection(block=5)
+
+
+# The look back
+
+
+def _plainly(trace: Trace, position: int, seq_id: str) -> list[int]:
+    found = []
+    for index in range(position):
+        event = trace.event(index)
+        ids = [event.facts.get("seq"), event.facts.get("needed_by"), *event.facts.get("seqs", [])]
+        if event.stop in past.DECISIONS and seq_id in ids:
+            found.append(index)
+    return found[::-1]
+
+
+def test_the_past_does_not_depend_on_how_one_came_to_a_place(monkeypatch):
+    monkeypatch.setattr(past, "SECONDS", 10)  # a busy machine is no reason to look less far
+    trace = read_trace(RECORDED)
+    draw = random.Random(3)
+    for _ in range(120):
+        position, seq_id = draw.randrange(len(trace) + 1), draw.choice("ABCDE")
+        found = past.of_request(trace, position, seq_id)
+        assert found.whole
+        assert [event.i for event in found.events] == _plainly(trace, position, seq_id)
+
+
+def test_a_look_back_through_a_long_run_is_bounded_and_goes_on():
+    trace = Trace()
+    trace.feed(json.dumps(read_trace(RECORDED).header).encode())
+    for i in range(100_000):
+        facts = {
+            "seqs": ["Z" if i == 0 else "A"],
+            "cause": "max_num_seqs",
+            "running": 1,
+            "limit": 1,
+        }
+        event = {"kind": "event", "i": i, "step": i + 1, "stop": "wait", "facts": facts, "do": []}
+        trace.feed(json.dumps(event).encode())
+    start = time.monotonic()
+    found = past.of_request(trace, len(trace), "Z")
+    assert time.monotonic() - start < 1  # SECONDS, and slack for a busy machine
+    assert not found.whole
+    for _ in range(2000):
+        found = past.of_request(trace, len(trace), "Z")
+        if found.whole:
+            break
+    assert [event.i for event in found.events] == [0]
+    assert len(past.of_request(trace, len(trace), "A").events) == past.ENOUGH
+
+
+# The batch
+
+
+async def test_the_ruler_shows_where_each_request_begins_and_ends():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 6)
+        await pilot.pause(0.1)
+        batch = app.session.cursor.state["batch"]
+        ruler = next(row for row in rows(app, "batch") if row.startswith("cu_seqlens_q"))
+        marks = [part.strip(" ─") for part in ruler.split("│")[1:]]
+        assert marks[-1] == str(batch["cu_seqlens_q"][-1])
+        starts = zip(batch["cu_seqlens_q"], batch["seqs"], strict=False)
+        assert marks[:-1] == [f"{start} {seq_id}" for start, seq_id in starts]
+
+
+async def test_each_request_says_what_is_cached_computed_now_and_later():
+    """C's prompt of 31 tokens in two chunks, 20 and 11: at the step's end one more token is there."""
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 3)
+        await pilot.pause(0.1)
+        assert any("0+20/31" in row for row in rows(app, "batch"))
+        go(app, 4)
+        assert any("20+11/32" in row for row in rows(app, "batch"))
+        app.base.set_focus(app.base.query_one("#batch"))
+        await press(pilot, "z")
+        assert any("cached 20 | now 11 | later 1" in row for row in rows(app, "batch"))
+        go(app, 3)  # twenty tokens: more than one band
+        slots = [row for row in rows(app, "batch") if row.startswith("slot_mapping")]
+        shown = [int(cell) for row in slots for cell in row[15:].replace("│", " ").split()]
+        assert shown == app.session.cursor.state["batch"]["slot_mapping"]
+
+
+async def test_before_there_is_a_batch_those_chosen_so_far_are_shown():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["n", "n", "2", "2"])
+        while app.session.cursor.event.stop != "schedule" or app.session.cursor.state["batch"]:
+            await press(pilot, "s")
+        while not any(
+            seq["num_scheduled_tokens"] for seq in app.session.cursor.state["seqs"].values()
+        ):
+            await press(pilot, "s")
+        assert "Chosen so far" in pane(app, "batch")
+
+
+@pytest.mark.parametrize("cells", [3, 5, 30])
+def test_a_bar_has_its_length_and_hides_nothing(cells):
+    from tourvllm.tui.panes.batch import _bar
+
+    for parts in [(0, 1, 0), (1000, 1, 1), (1, 1000, 1), (1, 1, 1000), (5, 0, 0), (0, 0, 0)]:
+        bar = _bar(parts, cells)
+        assert len(bar) == cells
+        for part, sign in zip(parts, "█▒·", strict=True):
+            assert (sign in bar) == (part > 0) or not any(parts)
+
+
+# The pool
+
+
+def big(blocks: int, used: int, requests: int) -> Trace:
+    """A state with a pool of `blocks`, `used` of them held by `requests`."""
+    trace = Trace()
+    each = used // requests
+    names = [f"R{number}" for number in range(requests)]
+    tables = {seq_id: list(range(i * each, (i + 1) * each)) for i, seq_id in enumerate(names)}
+    owners = {str(block): [seq_id] for seq_id, table in tables.items() for block in table}
+    seq = {
+        **{"status": "running", "num_tokens": each * 16, "num_prompt_tokens": each * 16},
+        **{"num_cached_tokens": each * 16 - 1, "num_scheduled_tokens": 1, "token_ids": [1]},
+        **{"pieces": ["a"], "text": ["hi"], "max_tokens": 9, "arrived": 1, "preemptions": 0},
+        **{"finish_reason": None, "waits_for": None},
+    }
+    state = {
+        **{"step": 1, "phase": "decode", "waiting": [], "running": names, "finished": []},
+        "seqs": {seq_id: {**seq, "block_table": tables[seq_id]} for seq_id in names},
+        "blocks": {
+            **{"size": 16, "total": blocks, "free": list(range(each * requests, blocks))},
+            **{"ref_count": dict.fromkeys(owners, 1), "hash": {}, "owners": owners},
+        },
+        "batch": None,
+    }
+    trace.feed(json.dumps({"kind": "header", "format": 1, "state": state}).encode())
+    event = {"kind": "event", "i": 0, "step": 1, "stop": "sample", "facts": {"seqs": []}, "do": []}
+    trace.feed(json.dumps(event).encode())
+    return trace
+
+
+async def test_a_large_pool_is_shown_as_shares_and_exactly_when_zoomed():
+    app = replay(big(900, 594, 9))
+    async with app.run_test(size=WIDE) as pilot:
+        app.selection = Selection(seq="R8")
+        app.show()
+        await pilot.pause(0.1)
+        pool = app.base.query_one("#pool")
+        assert "1 cell = 6 blocks" in str(pool.border_title)
+        assert len(rows(app, "pool")) <= pool.size.height
+        cells = "".join(row[4:] for row in rows(app, "pool")[:-2])
+        assert cells == "█" * 99 + "·" * 51
+        app.base.set_focus(pool)
+        await press(pilot, "z")
+        assert "1 cell = 1 block" in str(pool.border_title)
+        assert "".join(rows(app, "pool")).count("R") >= 594
+        assert "306 of 900 free" in pane(app, "pool")
+
+
+@pytest.mark.parametrize("used", [5_000, 50_000, 99_000])
+async def test_a_huge_pool_stays_quick(used):
+    app = replay(big(100_000, used, 500))
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause(0.1)
+        view = look(app.session.cursor, Selection(seq="R400"))
+        panes = list(app.base.query(Pane))
+        start = time.thread_time()
+        for one in panes:
+            one.show(view)
+        assert time.thread_time() - start < 0.2  # some 6 ms, and slack
+        assert all(len(one._lines) < 200 for one in panes)
+        assert any(row.startswith("R400") for row in rows(app, "tables"))
+
+
+async def test_shares_count_what_is_in_use():
+    from tourvllm.tui.panes.pool import _in_use
+
+    draw = random.Random(1)
+    for share in (0.05, 0.5, 0.95):
+        used = set(draw.sample(range(1000), int(1000 * share)))
+        blocks = {
+            "total": 1000,
+            "free": [block for block in range(1000) if block not in used],
+            "owners": {str(block): ["A"] for block in used},
+        }
+        for size in (1, 7, 64, 2000):
+            counted = _in_use(blocks, size)
+            for cell in range(-(-1000 // size)):
+                inside = range(cell * size, min(1000, (cell + 1) * size))
+                assert counted[cell] == len(used.intersection(inside))
+
+
+# The timeline and the watches
+
+
+async def test_the_timeline_shows_composition_and_times_and_a_click_goes_there():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 4)
+        await pilot.pause(0.1)
+        timeline = app.base.query_one("#timeline", TimelinePane)
+        title = str(timeline.border_title)
+        for part in ("steps 1–36", "step 4: ", " ms = schedule ", "forward ", "postprocess "):
+            assert part in title
+        shown = {row[:8].strip(): row[8:] for row in rows(app, "timeline")}
+        phases = [step.facts["phase"] for step in app.session.trace.steps]
+        assert [cell != " " for cell in shown["prefill"]] == [p == "prefill" for p in phases]
+        assert [cell != " " for cell in shown["decode"]] == [p == "decode" for p in phases]
+        assert " ms  prefill " in lines(app)[0]
+        assert await pilot.click(timeline, offset=(8 + 19, 2))
+        await pilot.pause(0.1)
+        assert app.session.cursor.step.number == 20
+
+
+async def test_a_watch_shows_its_value_before_and_now():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 3)
+        await pilot.pause(0.1)
+        assert "len(free_block_ids) = 18 → 10" in rows(app, "why")
+        await press(pilot, ["n", "p"])
+        assert "len(free_block_ids) = 18 → 10" in rows(app, "why")
+        await press(pilot, "s")  # the next step begins: nothing has changed
+        assert "len(free_block_ids) = 10" in rows(app, "why")
+
+
+@pytest.mark.parametrize("jump", [1, 23, 60, 400, 911])
+def test_a_watch_before_is_what_the_state_before_says(jump):
+    trace = read_trace(RECORDED)
+    texts = ["len(free_block_ids)", "A.num_tokens", "step", "nonsense +", "stop"]
+    here = Cursor(trace)
+    here.seek(jump)
+    watched = look(here, watches=texts).watched
+    assert here.position == jump
+    before = Cursor(read_trace(RECORDED))
+    before.seek(here.step.start if here.at_step_end else jump - 1)
+    earlier = look(before, watches=texts).watched
+    assert [row[0] for row in watched] == texts
+    assert [row[1] for row in watched] == [row[2] for row in earlier]
+    assert [row[3] for row in watched] == [row[1] != row[2] for row in watched]
+
+
+# Themes, signs, layout
+
+
+@pytest.mark.parametrize("name", theme.NAMES)
+def test_coloured_text_is_readable_on_its_ground(name):
+    theme.use(name)
+    ground = Color.parse(theme.textual_theme(name).background or "#121212")
+    texts = [theme.tint(index) for index in range(6)]
+    texts += [theme.style(what) for what in ("note", "prefill", "decode")]
+    texts += [theme.style(what) for what in ("dim", "faded") if not theme.style(what).dim]
+    for style in texts:
+        if style.color and style.color.name.startswith("#"):
+            assert _contrast(Color.parse(style.color.name), ground) >= 4.5, (name, style)
+    for index in range(6):
+        hue = theme.hue(index).bgcolor
+        assert hue
+        assert _contrast(Color.parse(hue.name), Color.parse("#000000")) >= 4.5
+
+
+def _contrast(a: Color, b: Color) -> float:
+    """The contrast of the Web Content Accessibility Guidelines."""
+
+    def light(color: Color) -> float:
+        parts = [part / 255 for part in color.rgb]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    high, low = sorted((light(a), light(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_each_theme_has_every_style_and_an_unknown_one_is_a_sentence():
+    for name in theme.NAMES:
+        theme.use(name)
+        assert all(theme.style(what) is not None for what in theme.STYLES)
+        assert theme.textual_theme(name).name == f"tourvllm-{name}"
+    with pytest.raises(KeyError, match="choose one of dark, light, contrast"):
+        theme.use("pink")
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_ascii_signs_only(size):
+    app = replay()
+    async with app.run_test(size=size) as pilot:
+        app.config.ascii = True
+        app.use_theme("dark")
+        go(app, 17)
+        app.selection = Selection(seq="C")
+        app.fit()
+        for _ in range(4):
+            await press(pilot, "v")
+            assert [c for c in text(app) if not c.isascii()] == []
+        assert all(theme.glyph(sign).isascii() for sign in theme.GLYPHS)
+
+
+async def test_a_pane_on_its_own_fits_any_theme_and_size():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 17)
+        app.selection = Selection(seq="C")
+        for name in theme.NAMES:
+            app.use_theme(name)
+            for one in app.base.query(Pane):
+                app.base.set_focus(one)
+                await press(pilot, "z")
+                assert "cannot be drawn" not in pane(app, one.id)
+                assert one._lines
+                await press(pilot, "z")
+
+
+async def test_presenter_mode_leaves_what_is_decided():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 17)
+        app.action_presenter()
+        await pilot.pause(0.1)
+        screen = text(app)
+        for gone in ("─loop", "─output", "─timeline", "KV use"):
+            assert gone not in screen
+        for there in ("why", "queues", "block pool", "block tables", "batch tensors"):
+            assert there in screen
+
+
+async def test_a_line_that_the_pane_cuts_off_goes_on_below():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 4)
+        await pilot.pause(0.1)
+        source = app.base.query_one("#source", Pane)
+        number = next(y for y, row in enumerate(rows(app, "source")) if row.startswith("▶"))
+        width = source.scrollable_content_region.width
+        code = rows(app, "source")[number]
+        assert len(code.rstrip()) > width
+        rest = "".join(row.strip() for row in rows(app, "source")[number + 1 : number + 3])
+        assert code[:width] + rest == code.rstrip()
+
+
+def test_each_pane_names_its_words_and_keys():
+    import tourvllm.tui.panes as panes
+
+    for name in panes.__all__:
+        one = getattr(panes, name)
+        if isinstance(one, type):
+            assert one.TERMS
+            assert set(one.TERMS) <= set(GLOSSARY)
+            assert all(len(entry) == 2 for entry in one.KEYS)
+            assert one.EMPTY
+
+
+async def test_empty_panes_say_what_will_be_there():
+    app = TourApp(Session(Trace()))
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause(0.1)
+        for one in app.base.query(Pane):
+            assert pane(app, one.id) == one.EMPTY
+
+
+# Strangers
+
+
+HOSTILE = ["[bold]", "\x1b[2J", "\u202eabc", "漢字🙂", "e\u0301\u0301", "‏שלום", "a\nb", ""]
+
+
+async def test_hostile_names_files_and_texts_are_inert():
+    """Names of requests, files and stops come from a stranger too."""
+    source = read_trace(RECORDED)
+    names = dict(zip("ABCDE", HOSTILE, strict=False))
+
+    def mean(value):
+        if isinstance(value, dict):
+            return {names.get(key, key): mean(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [mean(inner) for inner in value]
+        return names.get(value, value) if isinstance(value, str) else value
+
+    trace = Trace()
+    trace.feed(json.dumps(source.header).encode())
+    for index in range(500):
+        event = source.event(index)
+        line = {"kind": "event", "i": index, "step": event.step, "stop": event.stop}
+        line |= {"at": ["[@click=app.quit]x[/]\x1b[2J", 1], "t": event.t}
+        trace.feed(json.dumps({**line, "facts": mean(event.facts), "do": mean(event.do)}).encode())
+    app = replay(trace)
+    async with app.run_test(size=WIDE) as pilot:
+        for step in (3, 4, 12, 17):
+            go(app, step)
+            for chosen in HOSTILE[:5]:
+                app.selection = Selection(seq=chosen)
+                app.show()
+                await pilot.pause(0.02)
+                screen = text(app)
+                assert "\x1b" not in screen
+                assert "\u202e" not in screen
+                assert "cannot be drawn" not in screen
+                assert "[@click=app.quit]x[/]" in screen
+        for one in app.base.query(Pane):
+            for y in range(one.size.height):
+                assert one.render_line(y).text.replace("\u0301", "").isprintable()
+                assert one.render_line(y).cell_length == one.size.width
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 20])
+def test_words_are_broken_by_the_cells_that_they_take(width):
+    words = "one 漢字漢字漢字 e\u0301e\u0301 🙂🙂🙂🙂🙂🙂 averyveryverylongwordindeed x"
+    broken = wrap(words, width)
+    if width > 1:
+        assert all(row.cell_len <= width for row in broken)
+    assert "".join(row.plain for row in broken).replace(" ", "") == words.replace(" ", "")
