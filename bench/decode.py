@@ -2,7 +2,6 @@
 
 import statistics
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Protocol
 
 from . import hugging_face, ours, workloads
@@ -54,8 +53,11 @@ def _engines(options: Options, room: int) -> Iterator[tuple[str, Steps]]:
     for kind in ("dynamic", "static"):
         yield f"transformers, {kind} cache", hugging_face.ForwardSteps(model, kind)
     if options.vllm:
-        with suppress(Unavailable):
+        try:
             vllm = Vllm(options.vllm, *args)
+        except Unavailable as error:
+            print(f"Without vLLM: {error}\n")
+        else:
             yield f"vLLM {vllm.version}, eager", vllm
 
 

@@ -1,7 +1,6 @@
 """Prompt tokens a second: prompts in, one new token each."""
 
 import statistics
-from contextlib import suppress
 
 from . import hugging_face, ours, workloads
 from .options import Options
@@ -21,8 +20,10 @@ def main(options: Options) -> None:
     model = hugging_face.load(options.model, options.dtype)
     vllm = None
     if options.vllm:
-        with suppress(Unavailable):
+        try:
             vllm = Vllm(options.vllm, *args)
+        except Unavailable as error:
+            print(f"Without vLLM: {error}\n")
 
     def candidates(workload: Workload) -> dict[str, Candidate]:
         found = {
