@@ -1,5 +1,6 @@
 """The loop: schedule, run the model, postprocess; again until every request has finished."""
 
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as List
 from pathlib import Path
@@ -222,32 +223,39 @@ class LLMEngine:
         A request that can never run gets an output with finish_reason `rejected`; the others go on. `on_output`
         is called with each output as it comes.
         """
-        pending = sorted(range(len(requests)), key=lambda i: requests[i].arrival)
+        pending = deque(sorted(range(len(requests)), key=lambda i: requests[i].arrival))
         live: dict[int, Sequence] = {}
         outputs: dict[int, RequestOutput] = {}
-        num_steps = 0
+        num_steps, num_live = 0, len(self._seqs)
         if self.probe:
             self.probe("generate", when="begin", num_requests=len(requests))
         while pending or live or not self.is_finished():
             num_steps += 1
             done: dict[int, RequestOutput] = {}
             while pending and requests[pending[0]].arrival <= num_steps:
-                i = pending.pop(0)
+                i = pending.popleft()
                 added = self._add(requests[i])
                 if isinstance(added, Sequence):
                     live[i] = added
+                    num_live += 1
                 else:
                     done[i] = added
             self.step()
-            for i in [i for i, seq in live.items() if seq.finish_reason]:
-                done[i] = self._output(live.pop(i))
-            outputs.update(done)
+            if num_live != len(self._seqs):  # somebody has ended, in this step or by an abort
+                done |= self._pop_ended(live)
+                num_live = len(self._seqs)
+            outputs |= done
             for output in done.values():
                 if on_output:
                     on_output(output)
         if self.probe:
             self.probe("generate", when="end", num_requests=len(requests))
         return [outputs[i] for i in range(len(requests))]
+
+    def _pop_ended(self, live: dict[int, Sequence]) -> dict[int, RequestOutput]:
+        """Take those that have ended out of `live`, and return their outputs."""
+        ended = [i for i, seq in live.items() if seq.finish_reason]
+        return {i: self._output(live.pop(i)) for i in ended}
 
     def _add(self, request: Request) -> Sequence | RequestOutput:
         """Queue a request: its sequence, or the output of one that is rejected."""

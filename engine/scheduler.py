@@ -172,8 +172,10 @@ class Scheduler:
             return
         # A prompt that is half computed holds blocks, and nobody may get in front of it.
         first = 1 if queue is self.waiting and queue and queue[0].block_table else 0
-        later = (i for i in range(first, len(queue)) if queue[i].rank > seq.rank)
-        queue.insert(next(later, len(queue)), seq)
+        place = len(queue)
+        while place > first and queue[place - 1].rank > seq.rank:
+            place -= 1
+        queue.insert(place, seq)
 
     def postprocess(self, seqs: list[Sequence], token_ids: list[int | None]) -> None:
         """Close the step: count what was computed, append the new tokens, let go of who is done.

@@ -107,24 +107,26 @@ class EngineProbe:
         }
         again = seq.seq_id in self.recorder.state["finished"]  # the id of a request that has ended
         forgotten: list[Patch] = [["remove", ["finished"], seq.seq_id]] if again else []
-        return facts, [*forgotten, ["set", ["seqs", seq.seq_id], record], *self._moved("waiting")]
+        return facts, [
+            *forgotten,
+            ["set", ["seqs", seq.seq_id], record],
+            *self._moved("waiting", seq),
+        ]
 
-    def _moved(self, queue: str) -> list[Patch]:
-        """The patch that makes the recorded queue the live one: mostly one request more or less."""
+    def _moved(self, queue: str, seq: Any) -> list[Patch]:
+        """The patch that makes the recorded queue the live one, if `seq` has joined or left it."""
         old = self.recorder.state[queue]
-        new = _ids(getattr(self.engine.scheduler, queue))
-        if new == old:
+        live = getattr(self.engine.scheduler, queue)
+        if len(live) == len(old):
             return []
-        if new[:-1] == old:
-            return [["append", [queue], new[-1:]]]
-        if new[1:] == old:
-            return [["prepend", [queue], new[:1]]]
-        if new == old[1:]:
-            return [["take", [queue], 1]]
-        gone = [seq_id for seq_id in old if seq_id not in set(new)]
-        if len(gone) == 1 and [seq_id for seq_id in old if seq_id != gone[0]] == new:
-            return [["remove", [queue], gone[0]]]
-        return [["set", [queue], new]]
+        if len(live) < len(old):
+            first = old[0] == seq.seq_id
+            return [["take", [queue], 1] if first else ["remove", [queue], seq.seq_id]]
+        if live[-1] is seq:
+            return [["append", [queue], [seq.seq_id]]]
+        if live[0] is seq:
+            return [["prepend", [queue], [seq.seq_id]]]
+        return [["set", [queue], _ids(live)]]
 
     def _reject(self, request_id: str, token_ids: list[int], params: Any, reason: str) -> Told:
         self._num_rejected += 1
@@ -190,8 +192,8 @@ class EngineProbe:
         do = [
             _set(seq, "num_scheduled_tokens", seq.num_scheduled_tokens),
             _set(seq, "status", seq.status.value),
-            *self._moved("waiting"),
-            *self._moved("running"),
+            *self._moved("waiting", seq),
+            *self._moved("running", seq),
             *self._no_longer_waits(seq),
         ]
         return facts, do
@@ -234,8 +236,8 @@ class EngineProbe:
             "blocks": len(seq.block_table),
         }
         do: list[Patch] = [
-            *self._moved("running"),
-            *self._moved("waiting"),
+            *self._moved("running", seq),
+            *self._moved("waiting", seq),
             _set(seq, "status", seq.status.value),
             _set(seq, "preemptions", seq.num_preemptions),
         ]
@@ -412,8 +414,8 @@ class EngineProbe:
         if isinstance(seq.stop_reason, int) and seq.stop_reason not in self.engine.stop_token_ids:
             facts["is_eos"] = False
         do: list[Patch] = [
-            *self._moved("running"),
-            *self._moved("waiting"),
+            *self._moved("running", seq),
+            *self._moved("waiting", seq),
             ["append", ["finished"], [seq.seq_id]],
             _set(seq, "status", seq.status.value),
             _set(seq, "finish_reason", reason),
