@@ -239,7 +239,10 @@ def name(view: View, seq_id: str) -> Text:
 
 def tint(view: View, seq_id: str) -> Style:
     """A request's hue as the colour of text."""
-    return theme.style("faded") if view.faded(seq_id) else theme.tint(view.hues.get(seq_id, 0))
+    if view.faded(seq_id):
+        return theme.style("faded")
+    style = theme.tint(view.hues.get(seq_id, 0))
+    return style + BOLD if view.selection.seq == seq_id else style
 
 
 def wrap(text: str, width: int, style: Style | str = "") -> list[Text]:

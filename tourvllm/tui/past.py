@@ -36,10 +36,10 @@ class _Found:
 
 @dataclass(frozen=True)
 class Past:
-    """Events newest first; `whole` says that there are no others before them."""
+    """Events newest first, and the step before which nothing was looked at (None: these are all)."""
 
     events: list[Event]
-    whole: bool
+    before: int | None
 
 
 _found: WeakKeyDictionary[Trace, dict[tuple[str, object], _Found]] = WeakKeyDictionary()
@@ -116,7 +116,10 @@ def _look_back(
         found.low = before - 1 if before else 0
     found.events[:0] = reversed(older)
     shown = found.events[: count + len(older)][::-1]
-    return Past(shown[:enough], found.low == 0 and len(shown) <= enough)
+    if len(shown) > enough:
+        return Past(shown[:enough], shown[enough - 1].step)
+    step = trace.step_at(found.low + 1) if found.low else None
+    return Past(shown, step.number if step else None)
 
 
 @dataclass(frozen=True)

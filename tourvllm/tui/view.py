@@ -15,6 +15,9 @@ from ..tour.why import why
 from .past import decision
 from .values import Row, values
 
+MOST_DECISIONS = 100
+"""Decisions of a step that are told."""
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -137,10 +140,11 @@ def _changed_paths(patches: list[Patch]) -> frozenset[str]:
 
 def _decisions(cursor: Cursor, first: int) -> tuple[str, ...]:
     """The step's decisions with their causes, for its last event: a step is judged as a whole there."""
-    total = cursor.state["blocks"]["total"]
-    told = []
-    for index in range(first, cursor.position - 1):
-        if cursor.trace.stop_name(index) in TOLD:
-            event = cursor.trace.event(index)
-            told.append(f"{event.stop}: {decision(event, total)}")
+    total, trace = cursor.state["blocks"]["total"], cursor.trace
+    told: list[str] = []
+    at = trace.next_position(TOLD, first)
+    while at is not None and at < cursor.position and len(told) < MOST_DECISIONS:
+        event = trace.event(at - 1)
+        told.append(f"{event.stop}: {decision(event, total)}")
+        at = trace.next_position(TOLD, at)
     return tuple(told)

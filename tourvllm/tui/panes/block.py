@@ -9,11 +9,8 @@ from ...tour.text import token as shown_token
 from ...tour.trace import Event
 from .. import theme
 from ..pane import BOLD, name, wrap
-from ..past import filled, of_block
+from ..past import Past, filled, of_block
 from ..view import View
-
-MOST = 20
-"""Events that are told of a block."""
 
 
 def block_lines(view: View, block: int, width: int) -> list[Text]:
@@ -25,15 +22,20 @@ def block_lines(view: View, block: int, width: int) -> list[Text]:
     lines = [_head(view, block, owners)]
     lines += _content(view, block, owners, width) if owners else []
     past = of_block(view.trace, view.position, block)
-    for event in past.events[:MOST]:
+    for event in past.events:
         lines.append(
             Text.assemble(
                 (f"step {event.step}  ", theme.style("dim")), printable(_told(event, block))
             )
         )
-    if not past.whole or len(past.events) > MOST:
-        lines.append(Text("(there is more before this)", theme.style("dim")))
-    return lines
+    return lines + earlier(past)
+
+
+def earlier(past: Past) -> list[Text]:
+    """Say so if a look back did not reach the beginning."""
+    if past.before is None:
+        return []
+    return [Text(f"(what was before step {past.before} is not told)", theme.style("dim"))]
 
 
 def _head(view: View, block: int, owners: list[str]) -> Text:

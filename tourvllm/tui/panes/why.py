@@ -10,7 +10,7 @@ from .. import theme
 from ..pane import BOLD, Pane, name, wrap
 from ..past import Told, of_request, story
 from ..view import Selection, View
-from .block import block_lines
+from .block import block_lines, earlier
 
 
 class WhyPane(Pane):
@@ -91,9 +91,7 @@ class WhyPane(Pane):
         past = of_request(view.trace, view.position, seq_id)
         for told in story(past, seq_id, view.state["blocks"]["total"]):
             lines += _item(f"{_steps(told)}  ", printable(told.text) + _times(told), width)
-        if not past.whole:
-            lines.append(Text("(there is more before this)", theme.style("dim")))
-        return lines
+        return lines + earlier(past)
 
 
 def _watch_row(text: str, old: str, new: str, changed: bool) -> Text:
