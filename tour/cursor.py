@@ -7,7 +7,7 @@ from typing import Any
 from .patch import Patch, apply, undo
 from .trace import Event, Step, Trace
 
-FAR = 4096
+FAR = 16_384
 """Events that are walked one by one; what is farther away is reached from a stored state."""
 
 _LEFT = 2

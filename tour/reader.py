@@ -11,7 +11,7 @@ from .storage import FileText, GzipText, is_being_written
 from .trace import MAX_LINE, Trace
 
 MAX_BYTES = 8 * 2**30
-FIRST_LOOK = 0.2
+FIRST_LOOK = 0.1
 """Seconds for which a trace is read before it is first shown: then most are whole."""
 
 

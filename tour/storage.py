@@ -77,6 +77,7 @@ class FileText:
         self._file = file
         self._starts = array("Q", [0])
         self._kept: dict[int, bytes] = {}
+        self._latest = (0, b"")
         self._size = 0
 
     def next_piece(self) -> bytes:
@@ -99,6 +100,9 @@ class FileText:
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end` of what was read."""
+        first, block = self._latest
+        if first <= start and end - first <= len(block):
+            return block[start - first : end - first]
         number = bisect_right(self._starts, start) - 1
         pieces = []
         while start < end:
@@ -118,6 +122,7 @@ class FileText:
         if len(block) < size:
             block = self._load(number, size)
         self._kept[number] = block  # the last to be dropped
+        self._latest = self._starts[number], block
         if len(self._kept) > _BLOCKS_KEPT:
             del self._kept[next(iter(self._kept))]
         return block

@@ -1,5 +1,6 @@
 """How long the parts of a step took, and how many tokens a second that is. From a trace's clock alone."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,21 +48,30 @@ class StepTimes:
 def step_times(trace: Trace, step: Step) -> StepTimes:
     """The times of `step`, as far as it is recorded. What came before its begin (arrivals) is left out."""
     parts = dict.fromkeys(PARTS, 0.0)
-    after = "schedule"
-    last: int | None = None
-    for index in range(step.start, step.end):
-        event = trace.event(index)
-        if last is None:
-            last = event.t if event.stop == "step" else None
-            continue
-        if event.stop == "generate":  # the loop's end, after the step's
-            break
-        part = _PART_OF.get(event.stop, after)
-        parts[part] += max(0, event.t - last) / 1e6
-        last = event.t
-        after = "postprocess" if part == "sample" else after
+    begin = trace.next_position({"step"}, step.start) or len(trace) + 1
+    last = trace.event(begin - 1).t if begin <= step.end else 0
+    for part, index in _ends_of_parts(trace, begin, step.end):
+        now = trace.event(index).t
+        parts[part] += max(0, now - last) / 1e6
+        last = now
     prefill, decode = tokens_of(step.facts)
     return StepTimes(sum(parts.values()), parts, prefill, decode)
+
+
+def _ends_of_parts(trace: Trace, first: int, end: int) -> Iterator[tuple[str, int]]:
+    """The parts in the order of the step, each with its last event, among the events `first` .. `end - 1`."""
+    part, after = "", "schedule"
+    for index in range(first, end):
+        stop = trace.stop_name(index)
+        if stop == "generate":  # the loop's end, after the step's
+            end = index
+            break
+        before, part = part, _PART_OF.get(stop, after)
+        if before and part != before:
+            yield before, index - 1
+        after = "postprocess" if part == "sample" else after
+    if part:
+        yield part, end - 1
 
 
 def tokens_of(facts: dict[str, Any]) -> tuple[int, int]:

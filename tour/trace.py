@@ -8,9 +8,9 @@ in the file of a replay. The rest of the program cannot tell them apart.
 import hashlib
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
@@ -47,7 +47,6 @@ class _Head(msgspec.Struct, gc=False):
     stop: str = ""
 
 
-T = TypeVar("T")
 Few = Annotated[list[str], msgspec.Meta(max_length=100)]
 
 
@@ -157,6 +156,14 @@ def ends_phase(event: Event) -> bool:
     return ends or event.stop == "sample"
 
 
+_BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding a broken line raises."""
+
+
+def _broken_event(index: int, error: Exception) -> TraceError:
+    return TraceError(f"event {index} is not what the trace format says: {error}")
+
+
 def event_body(line: bytes) -> bytes:
     """The part of an event line that does not depend on the clock: all before the closing `"t"` field."""
     cut = line.rfind(b',"t":')
@@ -219,7 +226,7 @@ class Trace:
         """
         try:
             heads = [_decode_head(line) for line in lines] if self.header else []
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except _BROKEN:
             heads = []  # one of them is empty, foreign or broken
         for number, line in enumerate(lines):
             if heads and heads[number].kind == "event":
@@ -230,21 +237,24 @@ class Trace:
 
     def event(self, index: int) -> Event:
         """Decode event `index` afresh (the caller owns the result)."""
-        return self._decode(index, _decode_event)
-
-    def each_patches(self, first: int, end: int) -> Iterator[list[list[Any]]]:
-        """The patches of each of the events `first` .. `end - 1`, decoded afresh."""
-        for index in range(first, end):
-            yield self._decode(index, _decode_patches).do
-
-    def _decode(self, index: int, decode: Callable[[bytes], T]) -> T:
         if not 0 <= index < len(self._starts):
             raise IndexError(f"event {index} of {len(self._starts)}")
         start = self._starts[index]
         try:
-            return decode(self._text.read(start, start + self._sizes[index]))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise TraceError(f"event {index} is not what the trace format says: {error}") from error
+            return _decode_event(self._text.read(start, start + self._sizes[index]))
+        except _BROKEN as error:
+            raise _broken_event(index, error) from error
+
+    def each_patches(self, first: int, end: int) -> Iterator[list[list[Any]]]:
+        """The patches of each of the events `first` .. `end - 1`, decoded afresh."""
+        starts, sizes, read = self._starts, self._sizes, self._text.read
+        for index in range(first, end):
+            start = starts[index]
+            try:
+                patches = _decode_patches(read(start, start + sizes[index])).do
+            except _BROKEN as error:
+                raise _broken_event(index, error) from error
+            yield patches
 
     def stop_name(self, index: int) -> str:
         """The stop of event `index`, without decoding it."""
@@ -323,7 +333,7 @@ class Trace:
                 self._take_ask(line, head)
             elif head.kind == "end":
                 self.closing = _decode_any(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except _BROKEN as error:
             raise TraceError(f"a line is not what the trace format says: {error}") from error
         return head.kind
 
