@@ -60,7 +60,7 @@ class FileSink:
                 packed = self.path.suffix == ".gz"
                 # The fixed name and time keep two equal runs equal but for the times in their events.
                 self._file = (
-                    gzip.GzipFile("", "wb", 6, fileobj=self._raw, mtime=0) if packed else self._raw
+                    gzip.GzipFile("", "wb", 3, fileobj=self._raw, mtime=0) if packed else self._raw
                 )
             self._file.write(line + b"\n")
 
