@@ -43,6 +43,8 @@ VIEWS = {
 """What each view of a small terminal shows."""
 
 NARROW_BELOW = (110, 32)
+NOT_PRESENTED = {"loop", "output", "timeline"}
+"""What presenter mode leaves out, so that the rest can be read from the last row."""
 
 
 class PlainScrollBars(ScrollBarRender):
@@ -183,7 +185,7 @@ class Board(App[None]):
         if self._zoomed:
             self._show_only({self._zoomed})
         else:
-            self._show_only(set(VIEWS[self._view_name]) if narrow else None)
+            self._show_only(set(VIEWS[self._view_name]) if narrow else self._all_panes())
         screen.query_one("#hint").display = self._hint and height > 12
         screen.query_one("#tabs", Bar).set(self._tabs())
         self.queue_refresh()
@@ -198,10 +200,15 @@ class Board(App[None]):
         ((key, _),) = keys_now((("view", ""),), self.config.keys)
         return tabs.append(f"  {key}: next view", style=theme.style("dim"))
 
-    def _show_only(self, shown: set[str] | None) -> None:
-        """Hide all panes but those named (None: hide nothing), and the boxes that are left empty."""
+    def _all_panes(self) -> set[str]:
+        """The panes of a large terminal."""
+        hidden = NOT_PRESENTED if self.base.has_class("-presenter") else set()
+        return {str(pane.id) for pane in self.base.query(Pane)} - hidden
+
+    def _show_only(self, shown: set[str]) -> None:
+        """Hide all panes but those named, and the boxes that are left empty."""
         for pane in self.base.query(Pane):
-            pane.display = shown is None or pane.id in shown
+            pane.display = pane.id in shown
         for name in ("middle", "right", "main", "bottom"):
             box = self.base.query_one(f"#{name}")
             box.display = any(child.display for child in box.children)
@@ -222,7 +229,7 @@ class Board(App[None]):
 
     def action_next_pane(self, step: int) -> None:
         """Focus the next pane; on a small terminal, with the view that it is in."""
-        panes = list(self.base.query(Pane))
+        panes = [pane for pane in self.base.query(Pane) if pane.id in self._all_panes()]
         at = panes.index(self.focused) if isinstance(self.focused, Pane) else -1 if step > 0 else 0
         pane = panes[(at + step) % len(panes)]
         if self._zoomed:

@@ -32,7 +32,9 @@ bold         changed: by this stop, or at the end of a step by that step
 13+1/14      13 tokens computed (their keys and values are in the cache) and 1
              scheduled, of 14; last 1/4: its last block holds 1 token of 4
 num_tokens   of a step: positive for prompts, negative for decodes (nano-vllm)
-timeline     tokens a step: blue prefill, yellow decode, green mixed
+█ ▒ ·        in the batch: tokens that are cached, computed now, still to come
+faded        not of the request or block that is followed (x, a click, Enter)
+timeline     a column a step: KV use, prefill and decode tokens, who waits, marks
 """
 
 
