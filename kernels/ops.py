@@ -6,6 +6,9 @@ from torch import Tensor
 
 from . import cpu_native
 
+WORTH_IT = 4 * cpu_native.WORTH_BUILDING
+"""Numbers of gate and up together from which on a model is no tiny one: these layers are wider than the others."""
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root mean square norm (Zhang and Sennrich 2019), in float32 or wider whatever the weights' dtype."""
@@ -17,7 +20,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up (SwiGLU, Shazeer 2020) of [num_tokens, 2 * size], gate first."""
-    if cpu_native.can_operate(gate_up, 32):
+    if gate_up.shape[1] >= WORTH_IT and cpu_native.can_operate(gate_up, 32):
         return cpu_native.silu_and_mul(gate_up)
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate) * up

@@ -22,6 +22,9 @@ from .trace import FORMAT, Event
 KEYFRAME_EVERY = 500
 """Least number of events between two keyframes; large states get fewer, so that they never double a trace."""
 
+MAX_KEPT = 256
+"""Lines that a file's sink holds back at most between two flushes."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -45,6 +48,7 @@ class FileSink:
         self.path = Path(path)
         self._raw: BinaryIO | None = None
         self._file: Any = None
+        self._kept: list[bytes] = []
 
     @property
     def written(self) -> bool:
@@ -53,6 +57,12 @@ class FileSink:
 
     def write(self, line: bytes) -> None:
         """Append one line. Raises RecordError, as the other methods do, when that cannot be done."""
+        self._kept.append(line)
+        if self._raw is None or len(self._kept) >= MAX_KEPT:
+            self._write_kept()
+
+    def _write_kept(self) -> None:
+        """Hand over the lines since the last time, together: one by one they would cost twice as much."""
         with self._told():
             if self._raw is None:
                 self._raw = self.path.open("wb")
@@ -62,11 +72,13 @@ class FileSink:
                 self._file = (
                     gzip.GzipFile("", "wb", 3, fileobj=self._raw, mtime=0) if packed else self._raw
                 )
-            self._file.write(line + b"\n")
+            lines, self._kept = self._kept, []
+            self._file.write(b"\n".join([*lines, b""]))
 
     def flush(self) -> None:
         """Hand all lines to the operating system: a killed process loses none of them."""
         if self._raw is not None:
+            self._write_kept()
             with self._told():
                 self._file.flush()
                 self._raw.flush()
@@ -76,6 +88,8 @@ class FileSink:
         if self._raw is not None:
             with self._told():
                 try:
+                    if self._kept:
+                        self._write_kept()
                     self._file.close()
                 finally:
                     self._raw.close()
