@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from apps import NARROW, RECORDED, WIDE, at, live, own_folders, replay, with_lines
 from screen import lines, pane, press, settle, text
+from textual.events import Key
 from tourvllm.tour.lessons import Progress
 from tourvllm.tour.reader import read_trace
 
@@ -578,3 +579,14 @@ async def test_settings_do_not_leak_into_a_trace(tmp_path):
         await settle(pilot)
     header = json.dumps(read_trace(app.traces[0]).table("scenario")["settings"])
     assert json.loads(header) == {"engine.num_blocks": 30}
+
+
+async def test_a_line_typed_faster_than_the_prompt_opens_is_taken_whole():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        for key in ("n", "colon", "3", "0", "enter"):
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await settle(pilot)
+        await pilot.pause(0.2)
+        assert app.in_front
+        assert at(app)[0] == 30

@@ -214,11 +214,15 @@ class TourApp(Dialogs):
         """While a dialog is open, keys are its own."""
         return self.in_front
 
-    def on_key(self, event: events.Key) -> None:
-        """The first key takes the hint away; Escape leaves the zoom, or whoever is followed."""
-        if self._hint:
+    async def on_event(self, event: events.Event) -> None:
+        """The first key takes the hint away, and does what it does."""
+        if self._hint and isinstance(event, events.Key):
             self.dismiss_hint()
             welcome.remember()
+        await super().on_event(event)
+
+    def on_key(self, event: events.Key) -> None:
+        """Escape leaves the zoom, or whoever is followed."""
         if event.key == "escape" and self.in_front:
             if self._zoomed:
                 self.action_zoom()

@@ -19,6 +19,8 @@ class Key:
     priority: bool = False
 
 
+OF_PANES = {"left", "right", "up", "down", "home", "end"}
+
 WALK = (
     Key("next_step", "n,right", "move('next_step')", "one engine step on"),
     Key("previous_step", "p,left", "move('previous_step')", "one engine step back"),
@@ -144,9 +146,15 @@ _SHOWN = {
 
 
 def bindings() -> Iterable[Binding]:
-    """Textual's bindings for the table."""
+    """Textual's bindings for the table.
+
+    Keys are taken before they go to a pane, so that those typed fast are obeyed in order, and what follows a key
+    that opens a dialog goes to the dialog. Only the keys that move in a pane may be the pane's own.
+    """
     for key in KEYS.values():
-        yield Binding(key.keys, key.action, key.about, id=key.id, priority=key.priority)
+        for one in key.keys.split(","):
+            first = key.priority or one not in OF_PANES
+            yield Binding(one, key.action, key.about, id=key.id, priority=first)
 
 
 def shown(keys: str) -> list[str]:

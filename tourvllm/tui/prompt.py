@@ -81,6 +81,22 @@ class PromptScreen(ModalScreen[str | None]):
         """Put a sentence above the line."""
         self.query_one("#said", Static).update(self._said(text, alarm), layout=False)
 
+    async def on_key(self, event: events.Key) -> None:
+        """Keys that were typed before the line had the focus are for it: fingers can be quicker than a screen.
+
+        A letter that the line has taken does not come here.
+        """
+        line = self.query_one(Input)
+        if event.key == "enter":
+            event.stop()
+            await line.action_submit()
+        elif event.key == "backspace" and self.focused is not line:
+            line.action_delete_left()
+        elif event.is_printable and event.character:
+            if line.select_on_focus:
+                line.value, line.select_on_focus = "", False
+            line.insert_text_at_cursor(event.character)
+
     @on(Input.Submitted)
     def submit(self, event: Input.Submitted) -> None:
         """Return what was typed, or say what is wrong with it."""
