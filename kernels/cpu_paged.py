@@ -7,6 +7,8 @@ sequence.
 """
 
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -39,9 +41,23 @@ def _by_sequence(
     query: Tensor, k_cache: Tensor, v_cache: Tensor, batch: PagedBatch, scale: float
 ) -> Tensor:
     output = torch.empty_like(query)
-    starts = batch.host_cu_seqlens_q
-    for i, context_len in enumerate(batch.host_context_lens):
-        rows = slice(starts[i], starts[i + 1])
+    starts, lens = batch.host_cu_seqlens_q, batch.host_context_lens
+    several: Sequence[int] = range(len(lens))
+    if cpu_native.can_decode(query, k_cache):
+        # In a mixed batch, too, those with one new token go through C++, all at once.
+        single = [i for i in several if starts[i + 1] - starts[i] == 1]
+        several = [i for i in several if starts[i + 1] - starts[i] > 1]
+        rows_of_single = torch.tensor([starts[i] for i in single], dtype=torch.int64)
+        decodes = replace(
+            batch,
+            context_lens=batch.context_lens[single],
+            block_tables=batch.block_tables[single],
+        )
+        output[rows_of_single] = cpu_native.decode(
+            query[rows_of_single], k_cache, v_cache, decodes, scale
+        )
+    for i in several:
+        rows, context_len = slice(starts[i], starts[i + 1]), lens[i]
         table = batch.block_tables[i, : -(-context_len // k_cache.shape[1])]
         keys = k_cache.index_select(0, table).flatten(0, 1)[:context_len]
         values = v_cache.index_select(0, table).flatten(0, 1)[:context_len]

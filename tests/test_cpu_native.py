@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 from attention_cases import make_case
-from tourvllm.kernels import cpp_build, cpu_linear, cpu_native, cpu_paged, ops
+from tourvllm.kernels import cpp_build, cpu_linear, cpu_native, cpu_paged, ops, torch_paged
 
 with_compiler = pytest.mark.skipif(
     cpp_build.load().library is None, reason=f"no C++ kernel here: {cpp_build.load().reason}"
@@ -43,6 +43,17 @@ def test_every_group_and_head_size(num_heads, num_kv_heads, head_dim, block_size
 
 
 @with_compiler
+@pytest.mark.parametrize("sequences", [[(1, 40), (6, 3), (1, 0), (30, 0)], [(2, 5), (3, 0)]])
+def test_a_mixed_batch(sequences):
+    """Single new tokens among prompts, and prompts alone."""
+    case = make_case(4, 9, 3, 64, sequences, torch.float32, "cpu")
+    (query, key, value), (k_cache, v_cache), batch, expected = case
+    cpu_paged.store_kvcache(key, value, k_cache, v_cache, batch)
+    out = cpu_paged.paged_attention(query, k_cache, v_cache, batch, 0.125)
+    assert (out.double() - expected).abs().max() < 2e-6
+
+
+@with_compiler
 def test_a_sequence_has_the_same_result_in_any_company_and_with_any_number_of_threads():
     (query, key, value), (k_cache, v_cache), batch, _ = decode_case(9, 3, 64, 16, torch.float32)
     cpu_paged.store_kvcache(key, value, k_cache, v_cache, batch)
@@ -69,7 +80,7 @@ def test_scores_of_any_size(scale):
     (query, key, value), (k_cache, v_cache), batch, _ = decode_case(9, 3, 64, 16, torch.float32)
     cpu_paged.store_kvcache(key, value, k_cache, v_cache, batch)
     out = cpu_native.decode(query, k_cache, v_cache, batch, scale)
-    plain = cpu_paged._by_sequence(query, k_cache, v_cache, batch, scale)
+    plain = torch_paged.paged_attention(query, k_cache, v_cache, batch, scale)
     assert torch.allclose(out, plain, rtol=1e-3, atol=5e-4)
 
 
