@@ -321,7 +321,7 @@ async def test_jumps_do_not_ask_and_a_skipped_question_is_not_asked_again(tmp_pa
         await press(pilot, ["home", "n", "n", "n", "n"])
         await press(pilot, ["escape"])
         assert at(app)[1] == 60
-        assert "predictions 0/1" in lines(app)[0]
+        assert "predictions" not in lines(app)[0]
         await press(pilot, ["home", "n", "n", "n", "n", "n"])
         assert app.in_front
         assert at(app)[0] == 5
@@ -370,6 +370,22 @@ async def test_a_live_run_asks_before_it_shows_and_progress_is_kept(tmp_path):
         assert at(app)[1] == len(app.session.trace)
     assert Progress().of("lesson").done
     assert Progress().of("lesson").best == 1
+
+
+async def test_the_bracket_drives_a_live_run_from_note_to_question_to_mark(tmp_path):
+    said = '  - {at: postprocess, say: "Its first token."}\n'
+    app = live(tmp_path, ThreadLink(), name="lesson", text=LESSON + said)
+    async with app.run_test(size=WIDE) as pilot:
+        await settle(pilot)
+        await press(pilot, ["]"])
+        assert "How many blocks does A get?" in text(app)
+        await press(pilot, ["escape", "]"])
+        assert app.session.cursor.event.stop == "postprocess"
+        assert "Its first token." in pane(app, "why")
+        await press(pilot, ["]"])
+        assert app.session.cursor.event.stop == "finish"
+        await press(pilot, ["["])
+        assert app.session.cursor.event.stop == "postprocess"
 
 
 # Other runs

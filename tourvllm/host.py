@@ -68,6 +68,11 @@ class Stepper:
         self._running = False
         self._triggers: dict[str, Trigger] = {}
         self._last: Event | None = None
+        self._told = False
+
+    def told(self, _: object) -> None:
+        """Called when something is said or asked at an event, before `after` hears of it."""
+        self._told = True
 
     def wait(self) -> None:
         """Wait for the command that lets the engine go on. Raises Stopped for `quit`."""
@@ -81,6 +86,7 @@ class Stepper:
         self._last = event
         hit = self._breakpoint(event)
         halt = hit is not None or self._reached(event)
+        self._told = False
         while not halt and not self._commands.empty():
             self._obey(self._commands.get())
             halt = not self._running
@@ -147,7 +153,7 @@ class Stepper:
         if until == "group":
             group = group_of(event.stop)
             return group is not None and group.key == self._goal["group"]
-        return until == "mark" and event.stop in MARKS
+        return until == "mark" and (self._told or event.stop in MARKS)
 
 
 def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -> bool:
@@ -173,6 +179,7 @@ def serve(order: dict[str, Any], send: Send, commands: "SimpleQueue[Command]") -
         run = Run(plan, [file, SendSink(send)], order.get("verify", False), progress)
         stepper = Stepper(commands, say, run.recorder)
         run.listeners.append(stepper.after)
+        run.narrate = run.put = stepper.told
         say("status", text="ready")
         stepper.wait()
         run.run()

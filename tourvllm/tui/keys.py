@@ -48,12 +48,12 @@ WALK = (
     Key("faster", "greater_than_sign", "speed(1)", "play faster"),
 )
 JUMP = (
-    Key("previous_mark", "left_square_bracket", "move('previous_mark')", "to the mark before"),
+    Key("previous_mark", "left_square_bracket", "move('previous_mark')", "to the note or mark before"),
     Key(
         "next_mark",
         "right_square_bracket",
         "move('next_mark')",
-        "to the next mark: P F E R B of the timeline",
+        "to the next note or mark (P F E R B of the timeline)",
     ),
     Key("go_to", "colon", "go_to", "to a step by its number"),
     Key("find", "slash", "find", "to the next stop that has to do with a text"),

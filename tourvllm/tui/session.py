@@ -164,29 +164,34 @@ class Session(Driver):
         else:
             self._say_end()
 
-    # Jumps: they never ask
-
     def next_mark(self) -> None:
-        """On to the next preemption, end, eviction, rejection or bookmark."""
-        cursor = self.place()
-        ahead = [mark.position for mark in self.trace.marks if mark.position > cursor.position]
+        """On to the next note, question, preemption, end, eviction, rejection or bookmark."""
+        here = self.place().position
+        ahead = [position for position in self._landmarks() if position > here]
         if ahead:
-            cursor.seek(min(ahead))
+            self.advance(min(ahead))
+        elif not self.advance(len(self.trace)):
             return
-        cursor.seek(len(self.trace))
-        if self.can_drive:
-            self.drive({"until": "mark"}, asking=False)
+        elif self.can_drive:
+            self.drive({"until": "mark"})
         else:
-            self.message = "No mark after this."
+            self.message = "No note or mark after this."
 
     def previous_mark(self) -> None:
-        """Back to the last mark."""
+        """Back to the last of them."""
         cursor = self.place()
-        behind = [mark.position for mark in self.trace.marks if mark.position < cursor.position]
+        behind = [position for position in self._landmarks() if position < cursor.position]
         if behind:
             cursor.seek(max(behind))
         else:
-            self.message = "No mark before this."
+            self.message = "No note or mark before this."
+
+    def _landmarks(self) -> set[int]:
+        """The positions where something is told or asked, or that the timeline marks."""
+        marks = {mark.position for mark in self.trace.marks}
+        return marks | self.trace.notes.keys() | self.trace.asks.keys()
+
+    # Jumps: they never ask
 
     def go_to_step(self, number: int) -> None:
         """To the end of step `number`, if it is recorded."""

@@ -29,7 +29,7 @@ class TimelinePane(Pane):
     TERMS: ClassVar[tuple[str, ...]] = ("step", "prefill", "decode", "preemption", "eviction")
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("click", "go to that step"),
-        ("[ ]", "the mark before, the next one"),
+        ("[ ]", "the note or mark before, the next one"),
         (":", "go to a step by its number"),
     )
 
