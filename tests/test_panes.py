@@ -550,6 +550,20 @@ async def test_presenter_mode_leaves_what_is_decided():
             assert there in screen
 
 
+async def test_presenter_mode_hides_nothing_of_a_small_terminal():
+    app = replay()
+    async with app.run_test(size=NARROW) as pilot:
+        go(app, 17)
+        app.action_presenter()
+        await pilot.pause(0.1)
+        assert rows(app, "why")[0].strip()
+        for _ in range(3):
+            app.action_view()
+        await pilot.pause(0.1)
+        assert rows(app, "output")[0].strip()
+        assert "timeline" in text(app)
+
+
 async def test_a_line_that_the_pane_cuts_off_goes_on_below():
     app = replay()
     async with app.run_test(size=WIDE) as pilot:

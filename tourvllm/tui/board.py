@@ -44,7 +44,7 @@ VIEWS = {
 
 NARROW_BELOW = (110, 32)
 NOT_PRESENTED = {"loop", "output", "timeline"}
-"""What presenter mode leaves out, so that the rest can be read from the last row."""
+"""What presenter mode leaves out of a large terminal, so that the rest can be read from the last row."""
 
 
 class PlainScrollBars(ScrollBarRender):
@@ -176,6 +176,7 @@ class Board(App[None]):
         width, height = size or self.size
         narrow = width < NARROW_BELOW[0] or height < NARROW_BELOW[1]
         screen.set_class(narrow, "-narrow")
+        screen.set_class(not narrow, "-large")
         screen.set_class(not narrow and height >= 50, "-tall")
         screen.set_class(not narrow and width >= 140, "-wide")
         screen.set_class(self._zoomed is not None, "-zoomed")
@@ -201,8 +202,9 @@ class Board(App[None]):
         return tabs.append(f"  {key}: next view", style=theme.style("dim"))
 
     def _all_panes(self) -> set[str]:
-        """The panes of a large terminal."""
-        hidden = NOT_PRESENTED if self.base.has_class("-presenter") else set()
+        """The panes of a large terminal; on a small one, those of all views."""
+        presented = self.base.has_class("-presenter") and not self.base.has_class("-narrow")
+        hidden = NOT_PRESENTED if presented else set()
         return {str(pane.id) for pane in self.base.query(Pane)} - hidden
 
     def _show_only(self, shown: set[str]) -> None:
@@ -257,8 +259,12 @@ class Board(App[None]):
         """Presenter mode, for a projector, and back."""
         on = not self.base.has_class("-presenter")
         self.base.set_class(on, "-presenter")
-        self.session.message = "Presenter mode." if on else "Presenter mode is off."
+        self.session.message = self._presented() if on else "Presenter mode is off."
         self.fit()
+
+    def _presented(self) -> str:
+        narrow = self.base.has_class("-narrow")
+        return "Presenter mode" + (" needs a larger terminal to show less." if narrow else ".")
 
     def action_theme(self) -> None:
         """The next theme."""
