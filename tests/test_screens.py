@@ -137,10 +137,24 @@ async def test_a_typed_answer_is_graded_and_explained(size):
         await pilot.press("c", "backspace", "d", "enter")
         assert " right " in text(app)
         assert "D began to run last." in text(app)
+        await pilot.press("x")  # a stray key does not close what is to be read
         assert app.result is NOTHING
         await pilot.press("n")
         await pilot.pause()
     assert app.result == "d"
+
+
+async def test_keys_that_walk_are_no_number():
+    app = Host(AskScreen(Ask(kind="ask", i=3, ask="How many blocks?", answer="4", say="")))
+    async with app.run_test(size=NARROW) as pilot:
+        await pilot.pause()
+        await pilot.press("s", "s", "enter")
+        assert "a number, please" in text(app)
+        await pilot.press(*"(13+3)/4", "enter")
+        assert " right " in text(app)
+        await pilot.press("space")
+        await pilot.pause()
+    assert app.result == "(13+3)/4"
 
 
 async def test_a_wrong_answer_tells_the_right_one():
@@ -157,7 +171,7 @@ async def test_a_wrong_answer_tells_the_right_one():
 
 
 async def test_choices_by_arrows_and_skipping():
-    assert await outcome(AskScreen(CHOICE), ["down", "down", "enter", "x"]) == "b"
+    assert await outcome(AskScreen(CHOICE), ["down", "down", "enter", "enter"]) == "b"
     assert await outcome(AskScreen(CHOICE), ["a", "escape"]) is None
     assert await outcome(AskScreen(QUESTION), ["escape"]) is None
 
@@ -168,7 +182,7 @@ async def test_a_stranger_s_question_is_harmless():
     async with app.run_test(size=NARROW) as pilot:
         await pilot.pause()
         assert "[bold red]no[/] ␛[2J" in text(app)
-        await pilot.press("down", "enter", "x")
+        await pilot.press("down", "enter", "n")
         await pilot.pause()
     assert app.result == "a"
 

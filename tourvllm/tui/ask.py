@@ -3,6 +3,7 @@
 It stands at the bottom of the screen: the answer has to be found in what is shown above it.
 """
 
+import re
 from typing import ClassVar
 
 from rich.text import Text
@@ -15,6 +16,10 @@ from .dialog import Dialog, paragraphs
 
 LETTERS = "abcdefghi"
 MAX_ANSWER = 200
+OF_NUMBERS = "0123456789+-*/(). "
+"""What is typed for a number, or for the sum that comes to it."""
+
+CLOSES = ("enter", "space", "escape", "n", "s")
 LEAVES = "Tab looks behind it   Esc skips"
 
 
@@ -32,6 +37,8 @@ class AskScreen(Dialog[str | None]):
         self._answer = ""
         self._answered = False
         self._aside = False
+        self._refused = False
+        self._numeric = bool(re.fullmatch(r"[+-]?\d+(\.\d+)?", ask.answer.strip()))
 
     @property
     def right(self) -> bool:
@@ -52,8 +59,13 @@ class AskScreen(Dialog[str | None]):
             *question,
             *paragraphs(f"your answer: {self._answer}▁", width),
             Text(),
-            Text(f"type it   Enter answers   {LEAVES}", theme.style("dim")),
+            Text(f"{self._typing}   Enter answers   {LEAVES}", theme.style("dim")),
         ]
+
+    @property
+    def _typing(self) -> str:
+        """How to answer; a number is asked for by name once something else was typed."""
+        return "a number, please" if self._refused else "type it"
 
     def _choices(self, width: int) -> list[Text]:
         lines = []
@@ -73,7 +85,7 @@ class AskScreen(Dialog[str | None]):
             lines += paragraphs(f"the answer: {self.ask.answer}", width)
         if self.ask.say:
             lines += [Text(), *paragraphs(self.ask.say, width)]
-        return [*lines, Text(), Text("any key goes on", theme.style("dim"))]
+        return [*lines, Text(), Text("Enter goes on", theme.style("dim"))]
 
     @property
     def _given(self) -> str:
@@ -83,14 +95,15 @@ class AskScreen(Dialog[str | None]):
         return self._answer
 
     def on_key(self, event: events.Key) -> None:
-        """Take in an answer; after it, any key closes. Tab clears the view of the screen behind, and back."""
+        """Take in an answer; after it, a key that goes on closes. Tab clears the view of the screen behind, and back."""
         event.stop()
         if self._aside or event.key == "tab":
             self._aside = not self._aside
             self.show()
             return
         if self._answered:
-            self.dismiss(self._answer)
+            if event.key in CLOSES:
+                self.dismiss(self._answer)
             return
         if event.key == "escape":
             self.dismiss(None)
@@ -102,9 +115,15 @@ class AskScreen(Dialog[str | None]):
             self._choose(event.key)
         elif event.key == "backspace":
             self._answer = self._answer[:-1]
-        elif event.is_printable and event.character and len(self._answer) < MAX_ANSWER:
-            self._answer += event.character
+        elif event.is_printable and event.character:
+            self._type(event.character)
         self.show()
+
+    def _type(self, text: str) -> None:
+        """Take in what is typed. Where a number is asked for, a key that would walk on is no answer."""
+        self._refused = self._numeric and any(sign not in OF_NUMBERS for sign in text)
+        if not self._refused:
+            self._answer = (self._answer + text)[:MAX_ANSWER]
 
     def _choose(self, key: str) -> None:
         letters = LETTERS[: len(self.ask.choices)]
@@ -117,5 +136,5 @@ class AskScreen(Dialog[str | None]):
     def on_paste(self, event: events.Paste) -> None:
         """Pasted text is typed text, on one line."""
         if not self._answered and not self.ask.choices:
-            self._answer = (self._answer + " ".join(event.text.split()))[:MAX_ANSWER]
+            self._type(" ".join(event.text.split()))
             self.show()
