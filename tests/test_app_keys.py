@@ -43,6 +43,10 @@ async def test_b_sets_a_breakpoint_at_the_stop_on_the_screen():
         await press(pilot, "c")
         assert app.session.cursor.event.stop == stop
         assert f"Breakpoint: {stop}" in lines(app)[-1]
+        await press(pilot, ["b", *"free < 2", "enter"])
+        assert "Breakpoint set: free < 2" in lines(app)[-1]
+        await press(pilot, ["b", "right", *" hits 2", "enter"])
+        assert f"Breakpoint set: {stop} hits 2" in lines(app)[-1]
 
 
 async def test_a_breakpoint_that_can_never_trigger_is_refused_and_the_prompt_stays():

@@ -48,7 +48,12 @@ WALK = (
     Key("faster", "greater_than_sign", "speed(1)", "play faster"),
 )
 JUMP = (
-    Key("previous_mark", "left_square_bracket", "move('previous_mark')", "to the note or mark before"),
+    Key(
+        "previous_mark",
+        "left_square_bracket",
+        "move('previous_mark')",
+        "to the note or mark before",
+    ),
     Key(
         "next_mark",
         "right_square_bracket",

@@ -109,6 +109,7 @@ def breakpoint_prompt(session: Session, value: str, replaces: str | None = None)
         "a stop, a request or a condition [if CONDITION] [hits N]   Tab completes, Enter sets, Escape leaves",
         problem,
         name_completer({**dict.fromkeys(STOPS), **names(session.place().state)}),
+        replace=replaces is None,
     )
 
 
