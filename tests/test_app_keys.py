@@ -13,6 +13,7 @@ from tourvllm.tour.reader import read_trace
 
 from tourvllm.tui import theme
 from tourvllm.tui.app import TourApp
+from tourvllm.tui.breakpoints import BreakpointEntry
 from tourvllm.tui.config import Config, config_path, read_config
 from tourvllm.tui.keys import KEYS
 from tourvllm.tui.links import ChildLink, ThreadLink
@@ -390,6 +391,40 @@ async def test_the_bracket_drives_a_live_run_from_note_to_question_to_mark(tmp_p
         assert app.session.cursor.event.stop == "finish"
         await press(pilot, ["["])
         assert app.session.cursor.event.stop == "postprocess"
+
+
+async def test_a_lesson_is_done_at_its_last_step_also_when_another_run_follows(tmp_path):
+    app = live(tmp_path, ThreadLink(), name="lesson", text=LESSON)
+    app.progress = Progress()
+    async with app.run_test(size=WIDE) as pilot:
+        await settle(pilot)
+        await press(pilot, "n")
+        assert "How many blocks does A get?" in text(app)
+        await press(pilot, ["escape", "n"])
+        assert not Progress().of("lesson").done
+        await press(pilot, [":", "3", "enter"])
+        await settle(pilot)
+        assert at(app)[0] == 3
+        assert Progress().of("lesson").done
+        await press(pilot, [":", "9", "enter"])
+        await settle(pilot)
+        assert "There is no step 9: steps 1 to 3 are recorded." in lines(app)[-1]
+
+
+async def test_playing_halts_at_a_breakpoint(tmp_path):
+    for app in (replay(), live(tmp_path, ThreadLink())):
+        async with app.run_test(size=WIDE) as pilot:
+            await settle(pilot)
+            app.session.breakpoints = [BreakpointEntry("preempt")]
+            await press(pilot, ["greater_than_sign"] * 9)
+            await pilot.press("space")
+            for _ in range(200):
+                await pilot.pause(0.05)
+                if not app.playing:
+                    break
+                app.session.answer(None)
+            assert "Breakpoint: preempt" in lines(app)[-1]
+            assert app.session.cursor.event.stop == "preempt"
 
 
 # Other runs

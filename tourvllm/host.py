@@ -54,8 +54,9 @@ class SendSink:
 class Stepper:
     """Decides after each event whether to halt, and waits there for the next command.
 
-    Commands: `go` (until: event, step, phase, stop, group, mark or break; breakpoints: their lines; counts: how
-    often each had triggered before the engine first heard of it), `pause`, `bookmark` and `quit`.
+    Commands: `go` (until: event, step, phase, stop, group, mark or break; number: of the step to end; breaks:
+    whether breakpoints halt on the way to it; breakpoints: their lines; counts: how often each had triggered
+    before the engine first heard of it), `pause`, `bookmark` and `quit`.
     """
 
     def __init__(
@@ -100,10 +101,11 @@ class Stepper:
         """The breakpoint to halt at, or why one cannot be evaluated.
 
         All of them are asked at each event, whatever the goal: conditions trigger where they become true, and hits
-        are counted over the whole run. Only a run to a breakpoint halts at one.
+        are counted over the whole run. Only a run to a breakpoint halts at one, and a step that is played.
         """
         hit = first_hit(self._triggers.values(), event, self._recorder.state)
-        return hit if self._goal.get("until") == "break" or hit not in self._triggers else None
+        breaks = self._goal.get("until") == "break" or self._goal.get("breaks", False)
+        return hit if breaks or hit not in self._triggers else None
 
     def _obey(self, command: Command) -> None:
         """Obey a command: it may set the engine running, halt it, or leave that as it is."""
@@ -145,7 +147,8 @@ class Stepper:
         if until == "event":
             return True
         if until == "step":
-            return event.stop == "step" and event.facts["when"] == "end"
+            ends = event.stop == "step" and event.facts["when"] == "end"
+            return bool(ends and event.step >= self._goal.get("number", 0))
         if until == "phase":
             return ends_phase(event)
         if until == "stop":

@@ -55,6 +55,7 @@ class TourApp(Dialogs):
         self.progress = progress
         self.earlier: list[Session] = []
         self.playing = False
+        self._noted: Session | None = None
         self._moved = 0.0
         self._speed = SPEEDS.index(2.0)
         self._play_timer: Timer | None = None
@@ -90,11 +91,15 @@ class TourApp(Dialogs):
         await session.start(order)
 
     def _note_progress(self) -> None:
-        """Keep that the scenario was walked to its end, and the score."""
-        if self.progress and self.session.walked:
-            name = self.session.trace.table("scenario").get("name")
-            if isinstance(name, str) and name:
-                self.progress.finished(name, self.session.score)
+        """Keep that the scenario was walked to its end, as it is written, and the score."""
+        session = self.session
+        if self.progress is None or session is self._noted or not session.walked:
+            return
+        self._noted = session
+        scenario = session.trace.table("scenario")
+        name = scenario.get("name")
+        if isinstance(name, str) and name and not scenario.get("settings"):
+            self.progress.finished(name, session.score)
 
     @property
     def traces(self) -> list[Path]:
@@ -118,6 +123,7 @@ class TourApp(Dialogs):
     def show(self) -> None:
         """Draw, and put the question that the walk has come to."""
         super().show()
+        self._note_progress()
         if self.is_running:
             self.ask_if_pending()
 
@@ -148,6 +154,7 @@ class TourApp(Dialogs):
             self.action_interrupt()
         else:
             self.playing = True
+            self.session.message = ""
             self._set_pace()
             self._play_on()
         self.show()
@@ -188,7 +195,8 @@ class TourApp(Dialogs):
 
     def _play_on(self) -> None:
         if self.playing and not self.session.busy:
-            self.move(self.session.next_step)
+            if not self.session.message:
+                self.move(self.session.play_step)
             if self.session.message:
                 self.stop_playing()
                 self.show()

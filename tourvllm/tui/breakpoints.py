@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ..tour.cursor import Cursor
 from ..tour.errors import ExpressionError
 from ..tour.trace import Trace
-from ..tour.triggers import Status, Trigger, first_hit
+from ..tour.triggers import Search, Status, Trigger, first_hit, search
 
 SLICE = 64
 """Events that are counted between two looks at the clock."""
@@ -43,6 +43,23 @@ def broken(cursor: Cursor, lines: Iterable[str]) -> str | None:
         status = trigger.status(cursor.event, cursor.state)
         if status is Status.BROKEN:
             return trigger.say(status)
+    return None
+
+
+def search_to(cursor: Cursor, lines: Iterable[str], position: int) -> Search:
+    """Move the cursor on to `position`, or to a breakpoint on the way: then what to say of it is returned."""
+    lines = list(lines)
+    if not lines:
+        cursor.seek(position)
+        return None
+    steps = search(cursor, lines, forward=True)
+    while cursor.position < position:
+        try:
+            next(steps)
+        except StopIteration as found:
+            hit: str | None = found.value
+            return hit
+        yield
     return None
 
 

@@ -43,7 +43,7 @@ WALK = (
         )
         for group in GROUPS
     ),
-    Key("play", "space", "play", "play and pause; halt what is on its way"),
+    Key("play", "space", "play", "play to a breakpoint, and pause; halt what is on its way"),
     Key("slower", "less_than_sign", "speed(-1)", "play slower"),
     Key("faster", "greater_than_sign", "speed(1)", "play faster"),
 )
@@ -60,7 +60,7 @@ JUMP = (
         "move('next_mark')",
         "to the next note or mark (P F E R B of the timeline)",
     ),
-    Key("go_to", "colon", "go_to", "to a step by its number"),
+    Key("go_to", "colon", "go_to", "to a step by its number; a live run goes on to it"),
     Key("find", "slash", "find", "to the next stop that has to do with a text"),
     Key("start", "home", "move('go_to_start')", "to the start"),
     Key("end", "end", "move('go_to_end')", "to the end of what is recorded"),

@@ -23,7 +23,6 @@ from .links import Link
 from .rerun import ids_in_scenario
 
 MAX_WAITING_KEYS = 1000
-LONG_RUNS = ("break", "mark")
 FIRST_LOOK = 0.1
 """Seconds that a search may take before the screen shows that it goes on."""
 
@@ -60,9 +59,18 @@ class Session(Driver):
     @property
     def walked(self) -> bool:
         """Whether the reader is at the end of a run that is whole, with no question left open."""
+        if self.cursor is None or not self.cursor.at_end or self.error:
+            return False
         whole = self.trace.complete and (self.ended or not self.live)
-        at_end = self.cursor is not None and self.cursor.at_end
-        return whole and at_end and not self.error and self.asks.all_closed
+        return (whole or self._all_served()) and self.asks.all_closed
+
+    def _all_served(self) -> bool:
+        """Whether the live engine halts where every request of the scenario has come and gone."""
+        if not self.live or not self.place().at_step_end:
+            return False
+        state = self.place().state
+        left = state.get("waiting") or state.get("running") or self.request_ids - set(state["seqs"])
+        return not left
 
     @property
     def request_ids(self) -> set[str]:
@@ -99,7 +107,7 @@ class Session(Driver):
         """Run a moving action now, or after those that are on their way."""
         self.message = ""
         if self.busy:
-            if self.goal and self.goal.get("until") in LONG_RUNS:
+            if self.goal and (self.goal["until"] in ("break", "mark") or "number" in self.goal):
                 self.halt()
             if len(self._waiting) < MAX_WAITING_KEYS:
                 self._waiting.append(action)
@@ -117,6 +125,25 @@ class Session(Driver):
             self._go_on({"until": "step"})
         else:
             self.advance(step.end if step else len(self.trace))
+
+    def play_step(self) -> None:
+        """To the end of the next step, or to a breakpoint before it."""
+        cursor = self.place()
+        goal = {"until": "step", "breaks": True}
+        if cursor.at_end:
+            self._go_on(goal)
+            return
+        step = self.trace.step_at(cursor.position + 1)
+        target = step.end if step else len(self.trace)
+
+        def arrived(hit: str | None) -> None:
+            if hit is not None:
+                self.tell_hit(hit)
+            elif cursor.at_end and not cursor.at_step_end and self.can_drive:
+                self._go_on(goal)
+
+        steps = breakpoints.search_to(cursor, self.lines, target)
+        self._look(steps, arrived, forward=True)
 
     def previous_step(self) -> None:
         """To the end of the step before."""
@@ -194,14 +221,21 @@ class Session(Driver):
     # Jumps: they never ask
 
     def go_to_step(self, number: int) -> None:
-        """To the end of step `number`, if it is recorded."""
+        """To the end of step `number`: if it is not recorded yet, a live engine runs there."""
+        last = self.trace.steps[-1].number if self.trace.steps else 0
         for step in self.trace.steps:
             if step.number == number:
                 self.place().seek(step.end)
-                return
-        last = self.trace.steps[-1].number if self.trace.steps else 0
-        more = " Press n to go on from the end." if self.can_drive else ""
-        more = " The rest is still being read." if self.reading else more
+        ahead = number > last or (number == last and not self.place().at_step_end)
+        if ahead and self.can_drive:
+            self.place().seek(len(self.trace))
+            goal = {"until": "step", "number": min(number, self.steps or number)}
+            self.drive(goal, asking=False)
+        elif not any(step.number == number for step in self.trace.steps):
+            self._say_no_step(number, last)
+
+    def _say_no_step(self, number: int, last: int) -> None:
+        more = " The rest is still being read." if self.reading else ""
         self.message = f"There is no step {number}: steps 1 to {last} are recorded.{more}"
 
     def go_to_start(self) -> None:
@@ -355,7 +389,11 @@ class Session(Driver):
         self.message = str(error) if known else f"The trace is damaged here: {error}"
 
     def _arrive(self, hit: str | None) -> None:
+        number = self.goal.get("number", 0) if self.goal else 0
         super()._arrive(hit)
+        last = self.trace.steps[-1].number if self.trace.steps else 0
+        if number > last and self.ended and not self.error:
+            self._say_no_step(number, last)
         self._run_waiting()
 
     def _open(self) -> None:
