@@ -34,7 +34,8 @@ bold         changed: by this stop, or at the end of a step by that step
 num_tokens   of a step: positive for prompts, negative for decodes (nano-vllm)
 █ ▒ ·        in the batch: tokens that are cached, computed now, still to come
 faded        not of the request or block that is followed (x, a click, Enter)
-timeline     a column a step: KV use, prefill and decode tokens, who waits, marks
+timeline     a column a step: KV use, prefill and decode tokens, who waits, marks;
+             a mark is underlined where its step has a bookmark too
 """
 
 

@@ -18,7 +18,7 @@ from ..view import View
 LABEL = 8
 """Cells of a row's name."""
 
-LEGEND = "  P preempt  F finish  E evict  R reject  B bookmark"
+LEGEND = " │ P preempt  F finish  E evict  R reject  B bookmark"
 
 
 class TimelinePane(Pane):
@@ -89,13 +89,16 @@ class TimelinePane(Pane):
         return line
 
     def _marks(self, trace: Trace, shown: list[Step], here: int, width: int) -> Text:
-        letters = _letters(trace, shown)
+        letters, bookmarked = _letters(trace, shown)
         line = Text.assemble((f"{'marks':<{LABEL}}", theme.style("dim")))
         for i, step in enumerate(shown):
             sign = letters.get(step.number, "│" if i == here else " ")
-            line.append(sign, theme.style("here") if i == here else Style())
-        if line.cell_len + len(LEGEND) <= width:
-            line.append(LEGEND, theme.style("dim"))
+            style = theme.style("here") if i == here else Style()
+            both = step.number in bookmarked and sign != "B"
+            line.append(sign, style + Style(underline=True, bold=True) if both else style)
+        room = width - line.cell_len - len(LEGEND)
+        if room >= 0:
+            line.append(" " * room + LEGEND, theme.style("dim"))
         return line
 
     def point(self, event: events.Click) -> None:
@@ -131,14 +134,20 @@ def _waiting(facts: dict[str, Any]) -> float:
     return whole(facts.get("waiting"))
 
 
-def _letters(trace: Trace, shown: list[Step]) -> dict[int, str]:
-    """The most telling mark of each step: a bookmark, a preemption before a rejection, an end, an eviction."""
-    order = "BPRFE"
+def _letters(trace: Trace, shown: list[Step]) -> tuple[dict[int, str], set[int]]:
+    """The most telling mark of each step: a preemption before a rejection, an end, an eviction, a bookmark.
+
+    And the steps that have a bookmark.
+    """
+    order = "PRFEB"
     found: dict[int, str] = {}
+    bookmarked: set[int] = set()
     first = bisect_left(trace.marks, shown[0].start, key=lambda mark: mark.position)
     for mark in trace.marks[first:]:
         if mark.position > shown[-1].end:
             break
         best = found.get(mark.step, mark.letter)
         found[mark.step] = min(best, mark.letter, key=order.find)
-    return found
+        if mark.letter == "B":
+            bookmarked.add(mark.step)
+    return found, bookmarked
