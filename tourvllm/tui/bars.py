@@ -13,18 +13,18 @@ from .session import Session
 from .view import View
 
 
-def status_line(session: Session, view: View | None, playing: str) -> Text:
+def status_line(session: Session, view: View | None, playing: str, narrow: bool = False) -> Text:
     """LIVE or REPLAY, the scenario, the step, its phase, the stop, the free blocks, the score, its line.
 
-    `playing` is at what speed the app plays by itself, or nothing.
+    `playing` is at what speed the app plays by itself, or nothing. On a `narrow` screen the score and who is
+    followed take the place of the name and the phase.
     """
-    kind = (
-        "LIVE" if session.live and not session.ended else "REPLAY" if not session.live else "ENDED"
-    )
-    if session.error:
-        kind = "FAILED"
-    line = Text.assemble((f" {kind} ", Style(bold=True, reverse=True)))
-    line.append(f" {printable(str(session.trace.table('scenario').get('name', '')))}  ", style=BOLD)
+    line = Text.assemble((f" {_kind(session)} ", Style(bold=True, reverse=True)))
+    crowded = narrow and view is not None and bool(session.score.asked or _following(view))
+    if not crowded:
+        name = printable(str(session.trace.table("scenario").get("name", "")))
+        line.append(f" {name}", style=BOLD)
+    line.append("  ")
     if view is None:
         return line.append(f"{session.status} …" if not session.error else "")
     if view.step and view.event:
@@ -33,7 +33,8 @@ def status_line(session: Session, view: View | None, playing: str) -> Text:
             session.live and not session.ended and view.step.facts.get("when") != "end"
         )
         line.append(f"step {view.step.number}  ", style=BOLD)
-        line.append(f"{str(view.state.get('phase', '')).upper()}  ")
+        if not crowded:
+            line.append(f"{str(view.state.get('phase', '')).upper()}  ")
         line.append(f"stop {view.position - view.step.start}/{count}{'+' if growing else ''} ")
         line.append(f"{printable(view.event.stop)}  ", style=BOLD)
     else:
@@ -41,16 +42,30 @@ def status_line(session: Session, view: View | None, playing: str) -> Text:
     line.append(_free(view), style=BOLD)
     if session.score.asked:
         line.append(f"  predictions {session.score.right}/{session.score.asked}", style=BOLD)
-    doing = playing
-    if session.busy and not playing:
-        doing = "searching … space stops" if session.searching else "running … space halts"
-    if session.reading and not doing:
-        doing = f"reading {session.trace.share:.0%}"
+    line.append(_following(view), style=BOLD)
+    doing = _doing(session, playing)
     if doing:
         line.append("  ").append(f" {doing} ", style=Style(reverse=True))
     if view.event and view.event.at:
         line.append(f"  {printable(view.event.at[0])}:{view.event.at[1]}", style=theme.style("dim"))
     return line.append(f"\t{_speed(view)}", style=theme.style("dim"))
+
+
+def _kind(session: Session) -> str:
+    if session.error:
+        return "FAILED"
+    if not session.live:
+        return "REPLAY"
+    return "ENDED" if session.ended else "LIVE"
+
+
+def _doing(session: Session, playing: str) -> str:
+    """What goes on by itself."""
+    if session.busy and not playing:
+        return "searching … space stops" if session.searching else "running … space halts"
+    if session.reading and not playing:
+        return f"reading {session.trace.share:.0%}"
+    return playing
 
 
 def _speed(view: View) -> str:
@@ -62,6 +77,14 @@ def _speed(view: View) -> str:
     parts = [f"{kind} {rate:,.0f} t/s" for kind, rate in rates if rate]
     total = f"{times.total_ms:.1f} ms"
     return "  ".join([total, *parts]) + f" \t{total} "
+
+
+def _following(view: View) -> str:
+    """Who is followed in all panes."""
+    chosen = view.selection
+    if chosen.seq is not None:
+        return f"  following {printable(chosen.seq)}"
+    return "" if chosen.block is None else f"  following block {chosen.block}"
 
 
 def _free(view: View) -> str:

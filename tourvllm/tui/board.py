@@ -136,8 +136,10 @@ class Board(App[None]):
         view = self._look()
         self._colour_sources()
         base = self.base
-        base.query_one("#status", Bar).set(status_line(self.session, view, self.playing_as))
-        line = NARROW_LINE if base.has_class("-narrow") else WIDE_LINE
+        narrow = base.has_class("-narrow")
+        status = status_line(self.session, view, self.playing_as, narrow)
+        base.query_one("#status", Bar).set(status)
+        line = NARROW_LINE if narrow else WIDE_LINE
         keys = keys_now(line, self.config.keys)
         base.query_one("#keys", Bar).set(key_line(self.session.message, keys))
         base.query_one("#why", WhyPane).error = self.session.error

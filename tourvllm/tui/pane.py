@@ -135,6 +135,7 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _build(self, width: int, height: int) -> list[Text]:
         if self.view is None:
+            self.set_title(self.TITLE)
             return wrap(self.EMPTY, width, theme.style("dim")) if self.EMPTY else []
         try:
             return self.build(self.view, width, height)
