@@ -95,7 +95,7 @@ class AskScreen(Dialog[str | None]):
         return self._answer
 
     def on_key(self, event: events.Key) -> None:
-        """Take in an answer; after it, a key that goes on closes. Tab clears the view of the screen behind, and back."""
+        """Take in an answer; after it, a key that goes on closes. Tab clears the view behind, and back."""
         event.stop()
         if self._aside or event.key == "tab":
             self._aside = not self._aside
