@@ -11,7 +11,7 @@ from textual.color import Color
 from tourvllm.tour.cursor import Cursor
 from tourvllm.tour.glossary import GLOSSARY
 from tourvllm.tour.reader import read_trace
-from tourvllm.tour.trace import Trace
+from tourvllm.tour.trace import Mark, Trace
 
 from tourvllm.tui import past, theme
 from tourvllm.tui.app import TourApp
@@ -436,6 +436,62 @@ async def test_the_timeline_shows_composition_and_times_and_a_click_goes_there()
         assert await pilot.click(timeline, offset=(8 + 19, 2))
         await pilot.pause(0.1)
         assert app.session.cursor.step.number == 20
+
+
+async def test_a_bookmark_hides_no_mark():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        trace = app.session.trace
+        at = next(mark for mark in trace.marks if mark.letter == "P")
+        trace.marks += [Mark(at.position, at.step, "B"), Mark(trace.steps[1].end, 2, "B")]
+        trace.marks.sort(key=lambda mark: mark.position)
+        go(app, 4)
+        await pilot.pause(0.1)
+        line = app.base.query_one("#timeline", TimelinePane)._lines[4]
+        assert line.plain[8 + at.step - 1] == "P"
+        assert line.plain[8 + 1] == "B"
+        assert [s.start for s in line.spans if getattr(s.style, "underline", False)] == [
+            8 + at.step - 1
+        ]
+        assert line.plain.endswith(" │ P preempt  F finish  E evict  R reject  B bookmark")
+        timeline = app.base.query_one("#timeline", Pane)
+        assert line.cell_len == timeline.scrollable_content_region.width
+
+
+@pytest.mark.parametrize(("size", "hidden"), [(WIDE, False), (NARROW, True)])
+async def test_notes_are_told_oldest_first_and_the_newest_in_full(size, hidden):
+    app = replay()
+    async with app.run_test(size=size) as pilot:
+        app.session.trace.notes.update({i: [f"note {i} " + "word " * 18] for i in (3, 4, 5)})
+        app.session.do(lambda: app.session.place().seek(6))
+        app.show()
+        await pilot.pause(0.1)
+        told = [row[:8] for row in rows(app, "why") if row.startswith("» note")]
+        said = "earlier notes of this step below" in "".join(rows(app, "why"))
+        assert said == hidden
+        numbers = [int(row[-1]) for row in told]
+        assert numbers in ([[5, 3, 4], [4, 5, 3]] if hidden else [[3, 4, 5]])
+
+
+async def test_a_small_terminal_shows_the_score_and_who_is_followed():
+    app = replay()
+    async with app.run_test(size=NARROW) as pilot:
+        app.session.score.count(True)
+        app.selection = Selection(seq="C")
+        stops = app.session.trace
+        at = next(i for i in range(300, len(stops)) if stops.stop_name(i) == "prepare_decode")
+        app.session.do(lambda: app.session.place().seek(at + 1))
+        app.show()
+        await pilot.pause(0.1)
+        assert "prepare_decode" in lines(app)[0]
+        assert "right 1/1  following C" in lines(app)[0]
+        app.session.cursor = None
+        app.show()
+        await pilot.pause(0.1)
+        for name in ("why", "batch"):
+            assert str(app.base.query_one(f"#{name}").border_title) == (
+                app.base.query_one(f"#{name}", Pane).TITLE
+            )
 
 
 async def test_a_watch_shows_its_value_before_and_now():

@@ -10,7 +10,8 @@ from .. import theme
 from ..pane import BOLD, Pane, name, wrap
 from ..past import Told, of_request, story
 from ..view import Selection, View
-from .block import block_lines, earlier
+from .block import block_lines
+from .block import earlier as earlier_events
 
 
 class WhyPane(Pane):
@@ -41,9 +42,8 @@ class WhyPane(Pane):
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         lines = self._event(view, width) if view.event else self._scenario(view, width)
-        # A step as a whole is told in order; while it runs, the newest word comes first.
-        for note in view.notes if view.at_step_end else view.notes[::-1]:
-            lines += wrap("» " + one_line(" ".join(note.split())), width, theme.style("note"))
+        earlier, notes = _fitting(_notes(view, width), height - len(lines))
+        lines += [*_earlier(len(earlier)), *_flat(notes)]
         if view.selection.seq is not None:
             lines += self._request(view, view.selection.seq, width)
         elif view.selection.block is not None:
@@ -53,6 +53,8 @@ class WhyPane(Pane):
             for decision in view.decisions:
                 lines += _item("· ", printable(decision), width)
             lines += self._next(view)
+        if earlier:
+            lines += [Text("earlier in this step:", theme.style("dim")), *_flat(earlier)]
         self._to_the_top(view)
         return lines
 
@@ -91,7 +93,40 @@ class WhyPane(Pane):
         past = of_request(view.trace, view.position, seq_id)
         for told in story(past, seq_id, view.state["blocks"]["total"]):
             lines += _item(f"{_steps(told)}  ", printable(told.text) + _times(told), width)
-        return lines + earlier(past)
+        return lines + earlier_events(past)
+
+
+def _notes(view: View, width: int) -> list[list[Text]]:
+    """The lines of each note of this step, oldest first."""
+    style = theme.style("note")
+    return [wrap("» " + one_line(" ".join(note.split())), width, style) for note in view.notes]
+
+
+def _fitting(notes: list[list[Text]], room: int) -> tuple[list[list[Text]], list[list[Text]]]:
+    """The notes cut in two: those that find no room, and the newest, which do. The very newest always stands."""
+    first, used = len(notes), 0
+    while first > 0:
+        used += len(notes[first - 1])
+        said = 1 if first > 1 else 0  # the line that tells of the rest
+        if first < len(notes) and used + said > room:
+            break
+        first -= 1
+    return notes[:first], notes[first:]
+
+
+def _earlier(count: int) -> list[Text]:
+    if not count:
+        return []
+    return [
+        Text(
+            f"… {count} earlier note{'s' if count > 1 else ''} of this step below",
+            theme.style("dim"),
+        )
+    ]
+
+
+def _flat(notes: list[list[Text]]) -> list[Text]:
+    return [line for note in notes for line in note]
 
 
 def _watch_row(text: str, old: str, new: str, changed: bool) -> Text:
