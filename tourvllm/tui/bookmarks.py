@@ -1,5 +1,6 @@
 """Bookmarks of a trace that is not recorded any more: kept beside the user's data, under the trace's digest."""
 
+from bisect import insort
 from pathlib import Path
 from typing import Annotated
 
@@ -66,7 +67,8 @@ class Bookmarks:
         said = self._trace.notes.get(bookmark.i, [])
         if bookmark.say not in said and 0 <= bookmark.i <= len(self._trace):
             self._trace.notes[bookmark.i] = [*said, bookmark.say]
-            self._trace.marks.append(Mark(bookmark.i, bookmark.step, "B"))
+            mark = Mark(bookmark.i, bookmark.step, "B")
+            insort(self._trace.marks, mark, key=lambda mark: mark.position)
 
 
 def _write(path: Path, data: bytes) -> None:
