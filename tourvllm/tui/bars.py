@@ -23,8 +23,8 @@ def status_line(session: Session, view: View | None, playing: str, narrow: bool 
     crowded = narrow and view is not None and bool(session.score.asked or _following(view))
     if not crowded:
         name = printable(str(session.trace.table("scenario").get("name", "")))
-        line.append(f" {name}", style=BOLD)
-    line.append("  ")
+        line.append(f" {name} ", style=BOLD)
+    line.append(" ")
     if view is None:
         return line.append(f"{session.status} …" if not session.error else "")
     if view.step and view.event:
@@ -41,7 +41,8 @@ def status_line(session: Session, view: View | None, playing: str, narrow: bool 
         line.append("step 0  before the first stop  ")
     line.append(_free(view), style=BOLD)
     if session.score.asked:
-        line.append(f"  predictions {session.score.right}/{session.score.asked}", style=BOLD)
+        word = "right" if crowded else "predictions"
+        line.append(f"  {word} {session.score.right}/{session.score.asked}", style=BOLD)
     line.append(_following(view), style=BOLD)
     doing = _doing(session, playing)
     if doing:
@@ -123,4 +124,5 @@ def key_line(message: str, keys: Iterable[tuple[str, str]]) -> Text:
     for key, what in keys:
         line.append(key, style=BOLD)
         line.append(f" {what}  ", style=theme.style("dim"))
+    line.rstrip()
     return line

@@ -6,7 +6,7 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 WELCOME = """\
- Press n for one engine step, p to go back, s and S for single stops.
+ Press n for one engine step, p to go back, s for a single stop, ] for a note.
  Causes stand left, effects right, reasons in the middle; nothing can break.
  ? explains every key, sign and word. Any key takes this hint away."""
 
