@@ -79,11 +79,11 @@ class ModelRunner:
         logits = self._compute(batch)
         done = [seq for seq in seqs if seq.num_cached_tokens + seq.num_scheduled_tokens == len(seq)]
         sampled = sample(logits, done)
+        if self.probe:
+            self.probe("sample", seqs=done, token_ids=sampled)
         for seq, logprobs in zip(done, top_logprobs(logits, done, sampled), strict=True):
             if logprobs is not None:
                 seq.logprobs.append(logprobs)
-        if self.probe:
-            self.probe("sample", seqs=done, token_ids=sampled)
         token_of = dict(zip((seq.seq_id for seq in done), sampled, strict=True))
         return [token_of.get(seq.seq_id) for seq in seqs]
 

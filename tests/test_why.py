@@ -16,6 +16,7 @@ from support import (
     say,
 )
 from tourvllm.engine.errors import RequestError
+from tourvllm.tour.compare import compare
 from tourvllm.tour.cursor import Cursor
 from tourvllm.tour.reader import read_trace
 from tourvllm.tour.state import empty_state
@@ -90,10 +91,46 @@ def test_a_preemption_names_who_needed_the_block_and_why_this_victim(told):
     assert sentences(told, "preempt")
 
 
-def test_an_admission_after_a_preemption_says_that_it_is_computed_again(told):
-    again = [text for event, text in told if event.stop == "admit" and event.facts["preemptions"]]
+def test_an_admission_after_a_preemption_says_how_many_tokens_are_computed_again(told):
+    again = [event for event, _ in told if event.stop == "admit" and event.facts["preemptions"]]
     assert again
-    assert all("computed again" in text for text in again)
+    for event, text in told:
+        if event in again:
+            facts = event.facts
+            many = f"{facts['num_recomputed_tokens']} of the {facts['num_scheduled_tokens']}"
+            assert text.endswith(f" It was preempted: {many} are computed again.")
+
+
+def test_all_tell_the_same_price_of_preemptions(tmp_path, policy):
+    """What is told step by step is what `diff` counts in all."""
+    trace = read_trace(
+        record_scenario(tmp_path / "t.jsonl", **{"engine.policy": policy, "engine.num_blocks": 16})
+    )
+    events = [trace.event(i) for i in range(len(trace))]
+    told = {  # mixed tells an admission that is cut twice: as admit and as chunk
+        (event.step, event.facts["seq"]): event.facts["num_recomputed_tokens"]
+        for event in events
+        if event.stop in ("admit", "chunk")
+    }
+    summary = compare(trace, trace).a
+    assert sum(told.values()) == summary.recomputed_tokens > 0
+
+
+def test_what_is_told_of_a_request_that_grows(told):
+    for event, text in told:
+        if event.stop == "can_append" and event.facts["ok"]:
+            newest = event.facts["num_tokens"] - 1
+            assert f"(position {newest})" in text or "next ones to compute" in text
+
+
+def test_the_grouped_layers_are_told_as_one_after_another(told):
+    (first, others), (one, rest) = (
+        sentences(told, stop)[:2] for stop in ("store_kvcache", "attention")
+    )
+    assert first.startswith("Layer 1 of 5 writes")
+    assert others.startswith("Layers 2 to 5 of 5, one after another, write")
+    assert one.startswith("Layer 1 of 5 follows")
+    assert rest.startswith("Layers 2 to 5 of 5, one after another, follow")
 
 
 def test_the_other_causes_have_sentences_too(mini):
@@ -144,7 +181,7 @@ def test_a_mixed_step_says_what_is_in_it(mini):
         "B has 13 tokens, and the next ones to compute need 2 blocks more. Free: 60. It can grow."
     )
     assert sentences(told, "can_append", seq="A", num_tokens=5) == [
-        "A has 5 = 1 * 4 + 1: its last token starts a new block. Free: 61. It can grow."
+        "A has 5 = 1 * 4 + 1 tokens: its newest one (position 4) starts a new block. Free: 61. It can grow."
     ]
 
 
@@ -167,7 +204,8 @@ def test_who_waits_after_a_preemption_is_told_so(mini):
     told = told_by(watched.trace())
     assert sentences(told, "preempt")[0] == (
         "A needs a block and none is free. C came last into running, so it is the victim: back to the front of "
-        "waiting; its 2 blocks will be freed and its 9 tokens computed again later."
+        "waiting. Its 2 blocks will be freed, and up to 8 computed tokens may have to be computed again: "
+        "fewer if the prefix cache still knows their blocks then."
     )
     assert sentences(told, "wait", cause="after_preemption")[0] == (
         "C waits (after_preemption): blocks are short: this step has just preempted, so it lets nobody in."
@@ -181,7 +219,9 @@ def test_a_prompt_that_needs_several_blocks_says_how_many_there_are(mini):
     watched.engine.add_request(P(40, 60), greedy(2), "B")
     watched.run()
     assert sentences(told_by(watched.trace()), "preempt")[0] == (
-        "B needs more blocks than are free (1), and it is the last one running: it gives up its own place."
+        "B needs more blocks than are free (1), and it is the last one running: it gives up its own place. "
+        "Its 2 blocks will be freed, and up to 7 computed tokens may have to be computed again: "
+        "fewer if the prefix cache still knows their blocks then."
     )
 
 
@@ -192,7 +232,8 @@ def test_by_priority_the_victim_is_the_least_important(mini):
     watched.run()
     assert sentences(told_by(watched.trace()), "preempt")[0] == (
         "B needs a block and none is free. A has the lowest priority of those running, so it is the victim: back "
-        "to waiting; its 2 blocks will be freed and its 9 tokens computed again later."
+        "to waiting. Its 2 blocks will be freed, and up to 8 computed tokens may have to be computed again: "
+        "fewer if the prefix cache still knows their blocks then."
     )
 
 

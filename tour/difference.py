@@ -8,7 +8,10 @@ from .trace import Event
 
 Facts = dict[str, Any]
 
-_FOLLOWS = "free total budget left limit needs needs_at_most num_new max_tokens waiting running"
+_FOLLOWS = (
+    "free total budget left limit needs needs_at_most num_new num_recomputed_tokens max_tokens waiting "
+    "running"
+)
 FOLLOWS = frozenset(_FOLLOWS.split())
 """Facts that only follow from settings or from earlier decisions: no decision themselves."""
 

@@ -5,7 +5,7 @@
              token_ids, pieces, text, max_tokens, arrived, preemptions, finish_reason, waits_for}
     blocks{size, total, free[], ref_count{}, hash{}, owners{}}
     batch{seqs, input_ids, positions, slot_mapping, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-          context_lens, block_tables}  or null between steps
+          context_lens, block_tables}  or null: laid out in a step, and gone after its end
 
 `pieces` holds the text of each token, `text` the pieces of output as they were streamed. Keys of `ref_count`,
 `hash` and `owners` are block ids as text (JSON has no other keys) and are there only for blocks that have one.

@@ -90,21 +90,27 @@ def _admit(f: Facts, s: Facts) -> str:
     text = f"{f['seq']} moves from waiting to running: {plural(f['num_scheduled_tokens'], 'token')} to compute"
     if f["num_cached_tokens"]:
         text += f"; {f['num_cached_tokens']} need no work, their keys and values are already there"
-    if f["preemptions"]:
-        text += ". It was preempted before: its prompt and its own output so far are computed again"
-    return text + "."
+    return text + "." + _again(f)
+
+
+def _again(f: Facts) -> str:
+    """What a preemption costs in this step, for one that came back from it."""
+    again = f.get("num_recomputed_tokens")  # an older trace does not tell
+    if again is None or not (again or f.get("preemptions")):
+        return ""
+    return f" It was preempted: {again} of the {f['num_scheduled_tokens']} are computed again."
 
 
 def _chunk(f: Facts, s: Facts) -> str:
     text = f"{f['seq']} has {f['uncomputed']} tokens to compute, and {f['budget']} of the budget are left for it: "
     if f["num_scheduled_tokens"] == f["uncomputed"]:
-        return text + "the rest of its prompt runs now."
+        return text + "the rest of its prompt runs now." + _again(f)
     stays = (
         "it stays in front of waiting"
         if f["queue"] == "waiting"
         else "it keeps its place in running"
     )
-    return text + f"{f['num_scheduled_tokens']} run now, and {stays} for the rest."
+    return text + f"{f['num_scheduled_tokens']} run now, and {stays} for the rest." + _again(f)
 
 
 def _wait(f: Facts, s: Facts) -> str:
@@ -135,16 +141,19 @@ def _decode(f: Facts, s: Facts) -> str:
 def _preempt(f: Facts, s: Facts) -> str:
     free = len(s["blocks"]["free"])
     short = f"more blocks than are free ({free})" if free else "a block and none is free"
+    computed = s["seqs"][f["seq"]]["num_cached_tokens"]
+    price = (
+        f"Its {plural(f['blocks'], 'block')} will be freed, and up to {plural(computed, 'computed token')} may "
+        "have to be computed again: fewer if the prefix cache still knows their blocks then."
+    )
     if f["seq"] == f["needed_by"]:
-        return (
-            f"{f['seq']} needs {short}, and it is the last one running: it gives up its own place."
-        )
+        last = "it is the last one running: it gives up its own place"
+        return f"{f['seq']} needs {short}, and {last}. {price}"
     by_priority = f["why_this_one"] == "lowest priority"
     cause = "has the lowest priority of those running" if by_priority else "came last into running"
     where = "back to waiting" if by_priority else "back to the front of waiting"
     return (
-        f"{f['needed_by']} needs {short}. {f['seq']} {cause}, so it is the victim: {where}; its "
-        f"{plural(f['blocks'], 'block')} will be freed and its {f['num_tokens']} tokens computed again later."
+        f"{f['needed_by']} needs {short}. {f['seq']} {cause}, so it is the victim: {where}. {price}"
     )
 
 
@@ -157,7 +166,7 @@ def _can_allocate(f: Facts, s: Facts) -> str:
         else f"{new} new. "
     )
     if f["needs"] != new:
-        text += f"Of the hits, {f['needs'] - new} on the free list: charged too. "
+        text += f"{f['needs'] - new} of the hits must leave the free list: charged too. "
     return text + f"Free: {f['free']}. " + ("It fits." if f["ok"] else "It does not fit.")
 
 
@@ -173,11 +182,18 @@ def _allocate(f: Facts, s: Facts) -> str:
 
 def _can_append(f: Facts, s: Facts) -> str:
     size, n = s["blocks"]["size"], f["num_tokens"]
+    is_decode = n - s["seqs"][f["seq"]]["num_cached_tokens"] == 1
+    if not f["needs"] and is_decode:
+        newest = f"its newest token (position {n - 1})"
+        return f"{f['seq']} has {plural(n, 'token')}: {newest} still fits into its last block."
     if not f["needs"]:
-        return f"{f['seq']} has {n} tokens: what comes next still fits into its last block."
+        return f"{f['seq']} has {n} tokens: the next ones to compute still fit into its blocks."
     text = f"{f['seq']} has {n} tokens, and the next ones to compute need {plural(f['needs'], 'block')} more. "
-    if n - s["seqs"][f["seq"]]["num_cached_tokens"] == 1:
-        text = f"{f['seq']} has {n} = {(n - 1) // size} * {size} + 1: its last token starts a new block. "
+    if is_decode:
+        text = (
+            f"{f['seq']} has {n} = {(n - 1) // size} * {size} + 1 tokens: its newest one (position {n - 1}) "
+            "starts a new block. "
+        )
     return text + f"Free: {f['free']}. " + ("It can grow." if f["ok"] else "It cannot grow.")
 
 
@@ -216,27 +232,31 @@ def _prepare(f: Facts, s: Facts) -> str:
 
 
 def _store(f: Facts, s: Facts) -> str:
-    write = "write" if "last_layer" in f else "writes"
-    return f"{_layers(f)} {write} the keys and values of {plural(f['num_tokens'], 'token')} to their slots."
+    text = f"the keys and values of {plural(f['num_tokens'], 'token')} to their slots"
+    if _is_group(f):
+        return f"{_layers(f)}, one after another, write {text}; each has read before the next one writes."
+    return f"{_layers(f)} writes {text}."
 
 
 def _attention(f: Facts, s: Facts) -> str:
-    follow = (
-        "follow the block tables and read"
-        if "last_layer" in f
-        else "follows the block tables and reads"
-    )
-    return (
-        f"{_layers(f)} {follow} {plural(f['num_keys'], 'key')} for "
-        f"{plural(f['num_tokens'], 'query token')}."
-    )
+    text = f"{plural(f['num_keys'], 'key')} for {plural(f['num_tokens'], 'query token')}"
+    if _is_group(f):
+        return (
+            f"{_layers(f)}, one after another, follow the block tables and read {text}; each right after its "
+            "own write."
+        )
+    return f"{_layers(f)} follows the block tables and reads {text}."
 
 
 def _layers(f: Facts) -> str:
     """The layer that a stop is about, or those: all but the first share one stop."""
-    if "last_layer" in f:
+    if _is_group(f):
         return f"Layers {f['layer'] + 1} to {f['last_layer'] + 1} of {f['num_layers']}"
     return f"Layer {f['layer'] + 1} of {f['num_layers']}"
+
+
+def _is_group(f: Facts) -> bool:
+    return bool(f.get("last_layer", f["layer"]) > f["layer"])
 
 
 def _sample(f: Facts, s: Facts) -> str:

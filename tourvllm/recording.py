@@ -43,6 +43,7 @@ class EngineProbe:
         self._in_step = False
         self._pieces: dict[int, str] = {}
         self._waits: dict[str, Facts] = {}
+        self._lost: dict[str, int] = {}
         self._phase = "idle"
         self._num_decodes = 0
         self._num_rejected = 0
@@ -53,7 +54,8 @@ class EngineProbe:
             return
         facts, do = getattr(self, f"_{stop}")(**given)
         at = line_that_ran(stop, sys._getframe(1))
-        event = self.recorder.emit(stop, self._step_of(stop, given), at, facts, do)
+        step = self._step_of(stop, given)
+        event = self.recorder.emit(stop, step, at, facts, [*self._leaves_step(stop), *do])
         if self.after:
             self.after(event)
 
@@ -64,6 +66,13 @@ class EngineProbe:
             self._num_steps += self._in_step
         over = stop == "generate" and given["when"] == "end"
         return self._num_steps if self._in_step or over or stop == "step" else self._num_steps + 1
+
+    def _leaves_step(self, stop: str) -> list[Patch]:
+        """A step can be looked at as a whole at its end. The first event after it takes its batch away."""
+        state = self.recorder.state
+        if self._in_step or stop == "step" or (state["batch"] is None and state["phase"] == "idle"):
+            return []
+        return [["set", ["phase"], "idle"], ["set", ["batch"], None]]
 
     def piece(self, token_id: int) -> str:
         """The text of one token, for showing it alone."""
@@ -187,6 +196,7 @@ class EngineProbe:
             "seq": seq.seq_id,
             "num_scheduled_tokens": seq.num_scheduled_tokens,
             "num_cached_tokens": seq.num_cached_tokens,
+            "num_recomputed_tokens": self._num_recomputed(seq),
             "preemptions": seq.num_preemptions,
         }
         do = [
@@ -198,11 +208,17 @@ class EngineProbe:
         ]
         return facts, do
 
+    def _num_recomputed(self, seq: Any) -> int:
+        """How many of the scheduled tokens had keys and values once, and lost them to a preemption."""
+        again = self._lost.get(seq.seq_id, 0) - seq.num_cached_tokens
+        return int(max(0, min(seq.num_scheduled_tokens, again)))
+
     def _chunk(self, seq: Any, budget: int) -> Told:
         facts = {
             "seq": seq.seq_id,
             "num_scheduled_tokens": seq.num_scheduled_tokens,
             "num_cached_tokens": seq.num_cached_tokens,
+            "num_recomputed_tokens": self._num_recomputed(seq),
             "uncomputed": seq.num_tokens - seq.num_cached_tokens,
             "budget": budget,
             "queue": seq.status.value,
@@ -228,6 +244,7 @@ class EngineProbe:
         return facts, [scheduled, *self._no_longer_waits(seq)]
 
     def _preempt(self, seq: Any, needed_by: Any) -> Told:
+        self._lost[seq.seq_id] = max(self._lost.get(seq.seq_id, 0), seq.num_cached_tokens)
         facts = {
             "seq": seq.seq_id,
             "needed_by": needed_by.seq_id,
@@ -403,6 +420,7 @@ class EngineProbe:
         return facts, do + ([["append", [*path, "text"], [text]]] if text else [])
 
     def _finish(self, seq: Any, reason: str, text: str) -> Told:
+        self._lost.pop(seq.seq_id, None)
         facts = {
             "seq": seq.seq_id,
             "reason": reason,

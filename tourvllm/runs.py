@@ -68,6 +68,9 @@ class Run:
         except KeyboardInterrupt:
             outcome = "interrupted"
             raise
+        except BrokenPipeError:
+            outcome = "stopped: nobody reads the output any more"
+            raise
         except (BdbQuit, SystemExit):
             outcome = "stopped in the debugger"
             raise
