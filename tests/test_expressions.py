@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import nothing_but
-from tourvllm.tour.errors import ExpressionError
+from tourvllm.tour.errors import ExpressionError, UnknownNameError
 from tourvllm.tour.expressions import MAX_LENGTH, check_syntax, evaluate, names
 from tourvllm.tour.state import empty_state
 from tourvllm.tour.trace import Event
+
+from tourvllm.plain import watched
 
 STATE = empty_state(4, range(6)) | {
     "waiting": ["B"],
@@ -152,3 +154,23 @@ def test_no_warning_reaches_the_terminal(recwarn):
         with nothing_but(ExpressionError, "expression", "cannot be evaluated"):
             value(text)
     assert [str(warning.message) for warning in recwarn] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "unknown"),
+    [
+        ("batch.slot_mapping", "there is no batch yet", True),
+        ("B.num_tokens", "there is no B yet", True),
+        ("cause", "there is no cause at this stop", True),
+        ("waiting[99]", "the list is shorter", False),
+        ("ref_count['99']", "there is no entry '99'", False),
+        ("{'a: b': 1}['c']", "there is no entry 'c'", False),
+        ("blocks.hsah", "there is no hsah", False),
+    ],
+)
+def test_why_there_is_no_value_is_told_in_a_few_words(text, reason, unknown):
+    with pytest.raises(ExpressionError) as error:
+        evaluate(text, names(empty_state(4, range(3))))
+    assert error.value.reason == reason
+    assert isinstance(error.value, UnknownNameError) == unknown
+    assert watched(text, names(empty_state(4, range(3)))) == f"({reason})"

@@ -18,7 +18,11 @@ class ScenarioError(TourError):
 
 
 class ExpressionError(TourError):
-    """A condition or watch expression cannot be evaluated."""
+    """A condition or watch expression cannot be evaluated. `reason`: why, without the expression itself."""
+
+    def __init__(self, sentence: str, reason: str = "") -> None:
+        super().__init__(sentence)
+        self.reason = reason or sentence
 
 
 class UnknownNameError(ExpressionError):

@@ -86,6 +86,8 @@ class _Evaluator(simpleeval.EvalWithCompoundTypes):
         owner = self._eval(node.value)
         if isinstance(owner, dict) and node.attr in owner:
             return owner[node.attr]
+        if owner is None:  # the batch before it is laid out
+            raise UnknownNameError(f"there is no {ast.unparse(node.value)} yet")
         raise ExpressionError(f"there is no {node.attr}")
 
 
@@ -188,7 +190,20 @@ def evaluate(text: str, values: dict[str, Any]) -> Any:
     parsed = _parse(text)
     try:
         return _Evaluator(values).eval(text, previously_parsed=parsed)
-    except simpleeval.NameNotDefined as error:
-        raise UnknownNameError(f"{text!r} cannot be evaluated here: {error}") from error
     except Exception as error:  # simpleeval lets any error of the expression itself through
-        raise ExpressionError(f"{text!r} cannot be evaluated here: {error}") from error
+        unknown = isinstance(error, simpleeval.NameNotDefined | UnknownNameError)
+        kind = UnknownNameError if unknown else ExpressionError
+        reason = _reason(error)
+        raise kind(f"{text!r} cannot be evaluated here: {reason}", reason) from error
+
+
+def _reason(error: Exception) -> str:
+    """Why an expression has no value, for somebody who does not know Python's words for it."""
+    if isinstance(error, simpleeval.NameNotDefined):
+        is_fact = error.name in _KNOWN - STATE_NAMES
+        return f"there is no {error.name} {'at this stop' if is_fact else 'yet'}"
+    if isinstance(error, IndexError):
+        return "the list is shorter"
+    if isinstance(error, KeyError):
+        return f"there is no entry {error}"
+    return str(error)

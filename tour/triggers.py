@@ -133,10 +133,10 @@ class Trigger:
         try:
             return Status.YES if all(evaluate(text, values) for text in self._needed) else Status.NO
         except UnknownNameError as error:
-            self.problem = str(error.__cause__)
+            self.problem = error.reason
             return Status.NO
         except ExpressionError as error:
-            self.problem = str(error.__cause__ or error)
+            self.problem = error.reason
             return Status.BROKEN
 
     def say(self, now: Status) -> str:

@@ -120,7 +120,9 @@ class PlainWalk:
         for seq_id in state["batch"]["seqs"]:
             seq = state["seqs"][seq_id]
             if seq["text"]:
-                lines.append(f"  output {seq_id:<3} {line(''.join(seq['text']))[-(WIDTH - 14) :]}")
+                lines.append(
+                    f"  output {seq_id:<3} {_end_of(line(''.join(seq['text'])), WIDTH - 14)}"
+                )
         return lines
 
     def _values(self, event: Event, state: dict[str, Any]) -> list[str]:
@@ -139,7 +141,7 @@ def watched(text: str, values: dict[str, Any]) -> str:
     try:
         return shown(evaluate(text, values))
     except ExpressionError as error:
-        return "(" + printable(str(error).partition(": ")[2])[:80] + ")"
+        return f"({printable(error.reason)[:80]})"
 
 
 def shown(value: Any) -> str:
@@ -165,7 +167,12 @@ def batch_pieces(state: dict[str, Any]) -> list[str]:
 
 
 def waits_for(seq: dict[str, Any], free: int) -> str:
-    """Why a waiting request waits, in a few words: `needs 4 blocks, free 1`. `free`: blocks that are free now."""
+    """Why a waiting request waits, in a few words: `needs 4 blocks, free 1`. `free`: blocks that are free now.
+
+    What was true when it was asked, and may be no more, is told in the past.
+    """
+    if seq.get("num_scheduled_tokens"):
+        return f"{seq['num_scheduled_tokens']} of {seq['num_tokens']} in this step"
     reason = seq.get("waits_for")
     if not reason:
         if seq["num_cached_tokens"]:
@@ -177,7 +184,7 @@ def waits_for(seq: dict[str, Any], free: int) -> str:
             return f"needed {reason['needs']} blocks, free then {reason['free']}"
         return f"needs {reason['needs']} blocks, free {free}"
     if cause == "token_budget":
-        return f"needs {reason['needs']} of the budget, left {reason['left']}"
+        return f"needed {reason['needs']} of the budget, left {reason['left']}"
     if cause == "max_num_seqs":
         return f"max_num_seqs {reason['limit']} reached"
     if cause == "after_preemption":
@@ -188,6 +195,11 @@ def waits_for(seq: dict[str, Any], free: int) -> str:
 def _waiting(state: dict[str, Any], seq_id: str) -> str:
     seq = state["seqs"][seq_id]
     return f"{seq_id} ({seq['num_tokens']} tokens; {waits_for(seq, len(state['blocks']['free']))})"
+
+
+def _end_of(text: str, width: int) -> str:
+    """The end of a long text, with a sign that something stands before it."""
+    return text if len(text) <= width else "…" + text[1 - width :]
 
 
 def _row(name: str, entries: list[str]) -> str:

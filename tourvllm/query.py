@@ -76,7 +76,7 @@ class _Values:
             check_names(text, self._cursor.state["seqs"])
         except ExpressionError as error:
             return str(error)
-        return self.missing[text].partition(": ")[2]
+        return self.missing[text]
 
     def _positions(self) -> Iterator[int]:
         """The positions right after the events that are asked for."""
@@ -104,7 +104,7 @@ class _Values:
             cell = _whole(value) if self._whole else shown(value)
         except ExpressionError as error:
             if text in self.missing:
-                self.missing[text] = str(error)
+                self.missing[text] = error.reason
             return ""
         self.missing.pop(text, None)
         return cell
