@@ -137,6 +137,11 @@ RIGHT = [
     (ask("length", "stop", "length"), "LENGTH"),
     (ask("D", "A", "B", "C", "D"), "d"),
     (ask("20", "10", "20"), "20"),
+    (ask("53"), "13*4+1"),
+    (ask("53"), " 13 * 4 + 1 "),
+    (ask("13"), "(21 - 2*4)"),
+    (ask("3"), "6 / 2"),
+    (ask("20", "10", "20"), "10 + 10"),
     (ask("20", "10", "20"), "b"),
 ]
 WRONG = [
@@ -153,6 +158,12 @@ WRONG = [
     (ask("b", "b", "a"), "a"),
     (ask("4"), "²"),
     (ask("1"), "1e0"),
+    (ask("53"), "13*4"),
+    (ask("1"), "1/0"),
+    (ask("5"), "((5*1"),
+    (ask("1"), "9**9**9**9"),
+    (ask("3, 4"), "3+4"),
+    (ask("10", "10", "20"), "10 + 10"),
     (ask("9" * 40), "9" * 39 + "8"),
 ]
 
@@ -185,8 +196,8 @@ def test_a_score_counts():
     score = Score()
     for right in (True, False, None, True):
         score.count(right)
-    assert score == Score(right=2, asked=4, skipped=1)
-    assert str(score) == "2 of 4 right, 1 skipped"
+    assert score == Score(right=2, asked=3, skipped=1)
+    assert str(score) == "2 of 3 right, 1 skipped"
     assert str(Score(1, 1)) == "1 of 1 right"
 
 

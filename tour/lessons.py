@@ -17,6 +17,8 @@ from typing import Any
 import msgspec
 from platformdirs import user_data_path
 
+from .errors import ExpressionError
+from .expressions import evaluate
 from .scenario import CHOICE_LETTERS
 from .trace import Ask
 
@@ -28,7 +30,7 @@ def grade(ask: Ask, text: str) -> bool:
     given = _same(text)
     if not given:
         return False
-    if given == _same(ask.answer):
+    if given == _same(ask.answer) or _computed(text) == _same(ask.answer):
         return True
     if any(given == _same(choice) for choice in ask.choices):
         return False
@@ -44,6 +46,16 @@ def _same(text: str) -> tuple[Any, ...]:
     return tuple(_number(word) for word in words if word)
 
 
+def _computed(text: str) -> tuple[Any, ...] | None:
+    """The number that an answer such as `13*4+1` comes to; None for what is no arithmetic."""
+    if not re.fullmatch(r"[0-9+\-*/() ]+", text):
+        return None
+    try:
+        return (evaluate(text, {}),)
+    except ExpressionError:
+        return None
+
+
 def _number(word: str) -> Any:
     if not re.fullmatch(r"[+-]?(\d{1,15})(\.\d{1,15})?", word):
         return word
@@ -52,7 +64,7 @@ def _number(word: str) -> Any:
 
 @dataclass
 class Score:
-    """How a run's questions were answered. `asked` counts those that were answered or skipped."""
+    """How a run's questions were answered. `asked` counts those that got an answer; skipped ones are apart."""
 
     right: int = 0
     asked: int = 0
@@ -60,7 +72,7 @@ class Score:
 
     def count(self, right: bool | None) -> None:
         """Count one question: right, wrong, or None for a skipped one."""
-        self.asked += 1
+        self.asked += right is not None
         self.right += right is True
         self.skipped += right is None
 
