@@ -180,6 +180,28 @@ def test_breakpoints_trigger_and_watches_have_values(run: Recorded):
         assert set(said) == {line}
 
 
+def test_between_two_steps_there_is_no_batch(run: Recorded):
+    """A step's batch can be looked at to the step's end, and no longer."""
+    cursor, batches = Cursor(run.trace), 0
+    in_step = False
+    for event in run.events():
+        cursor.seek(event.i + 1)
+        is_end = event.stop == "step" and event.facts["when"] == "end"
+        in_step = event.stop == "step" or in_step
+        assert in_step or (cursor.state["batch"], cursor.state["phase"]) == (None, "idle")
+        batches += is_end and cursor.state["batch"] is not None
+        in_step = in_step and not is_end
+    assert batches == len(run.trace.steps)
+
+
+def test_an_ending_names_the_next_scenario_as_it_is_listed(tour: Recorded, kv_pressure: Recorded):
+    for run in (tour, kv_pressure):
+        (name, title) = re.search(
+            r'Next: (\w+), "(.*)"\.$', run.plan.scenario.tour[-1].say
+        ).groups()
+        assert make_plan(name, bundled(name).text).scenario.title == title
+
+
 def test_same_events_twice(run: Recorded):
     again = record(run.plan.name)
     assert again.trace.digest() == run.trace.digest()

@@ -21,7 +21,7 @@ GLOSSARY: dict[str, str] = {
         "token budget. The next step goes on where it ended; vLLM calls this chunked prefill."
     ),
     "context_lens": (
-        "For each request of a decode, how many tokens attention reads for it, the newest one included."
+        "For each request of the batch, how many tokens attention reads for it, those computed now included."
     ),
     "continuous batching": (
         "Requests join and leave the batch between any two steps. Nobody waits for the longest one to "
@@ -52,8 +52,8 @@ GLOSSARY: dict[str, str] = {
         "equal beginning, so that the block can be shared."
     ),
     "KV cache": (
-        "The keys and values of all tokens computed so far, in every layer, kept on the device so that no "
-        "step computes them twice."
+        "The keys and values of all tokens computed so far, kept on the device so that no step computes them "
+        "twice. Each layer has a cache of its own, and a token has the same slot in all of them."
     ),
     "max_num_seqs": (
         "The most requests that may run at once. Further ones wait, even with blocks and budget left."
@@ -78,7 +78,8 @@ GLOSSARY: dict[str, str] = {
     ),
     "preemption": (
         "No block is free for a request that must grow, so the last running one loses its blocks and goes "
-        "back to the front of waiting. Its tokens are kept and computed again later."
+        "back to the front of waiting. Its tokens stay; the computed ones are computed again, but for blocks "
+        "still cached."
     ),
     "prefill": (
         "A step, or a request's part of it, that computes many tokens of a prompt at once."
@@ -92,7 +93,8 @@ GLOSSARY: dict[str, str] = {
         "that begins with the same tokens takes them over instead of computing them."
     ),
     "prefix hit": (
-        "A block at the beginning of a prompt that is found in the prefix cache and needs no computing."
+        "A block at the beginning of a prompt that is found in the prefix cache and needs no computing. A hit "
+        "that nobody holds is taken off the free list, so it is charged like a new block."
     ),
     "ref_count": (
         "How many requests hold a block. It goes up when a request shares the block and down when one "
