@@ -107,6 +107,7 @@ def test_steps_ends_a_run_early_with_a_whole_trace(command, scenario, tmp_path):
     run = command("run", scenario, "--steps", "2", "--record", tmp_path / "t.jsonl")
     assert run.returncode == 0
     assert run.stdout.count("── step") == 2
+    assert run.stdout.endswith("\nStopped after 2 steps.\n")
     trace = read_trace(tmp_path / "t.jsonl")
     assert (trace.problem, trace.closing["outcome"], len(trace.steps)) == (
         None,
@@ -186,6 +187,8 @@ def test_in_a_folder_that_is_gone_there_is_one_sentence(command, tmp_path, argum
         ),
         (["run", "two.yaml", "--set", "title=2001-99-99"], "cannot be read"),
         (["run", "two.yaml", "--set", "=3"], "write it as key=value"),
+        (["run", "two.yaml", "--set", "num_blocks=16"], "did you mean engine.num_blocks?"),
+        (["run", "two.yaml", "--set", "top_k=1"], "did you mean sampling.top_k?"),
         (["run", "two.yaml", "--model", "nowhere"], "there is no model at nowhere"),
         (["run", "two.yaml", "--record", "no/such/folder/t.jsonl"], "there is no folder"),
         (["run", "two.yaml", "--record", "two.yaml/t.jsonl"], "there is no folder"),
@@ -229,10 +232,11 @@ def test_a_full_disk_is_a_sentence_and_exit_code_1(command, scenario):
 def test_a_reader_that_leaves_ends_it_quietly(command, arguments, tmp_path):
     if arguments == ["replay"]:
         arguments = ["replay", str(Path(__file__).parent / "data" / "kv_pressure.tvllm.jsonl.gz")]
-    line = " ".join([sys.executable, "-m", "tourvllm", *arguments, "| head -1"])
+    line = " ".join(
+        [sys.executable, "-m", "tourvllm", *arguments, "| head -1; exit ${PIPESTATUS[0]}"]
+    )
     result = subprocess.run(
-        line,
-        shell=True,
+        ["bash", "-c", line],
         capture_output=True,
         text=True,
         cwd=tmp_path,
@@ -241,8 +245,10 @@ def test_a_reader_that_leaves_ends_it_quietly(command, arguments, tmp_path):
         timeout=100,
     )
     assert len(result.stdout.splitlines()) == 1
-    assert "Traceback" not in result.stderr
-    assert "BrokenPipe" not in result.stderr
+    assert (result.returncode, result.stderr) == (141, "")
+    for trace in (tmp_path / "cache").rglob("*.tvllm.jsonl.gz"):
+        outcome = read_trace(trace).closing["outcome"]
+        assert outcome == "stopped: nobody reads the output any more"
 
 
 def test_ctrl_c_exits_130_with_a_whole_trace(command, scenario, tmp_path):

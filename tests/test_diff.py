@@ -58,18 +58,19 @@ def test_a_smaller_pool_is_told_from_the_cause_to_the_cost(runs):
         "First difference:\nstep 4: the first run finds room for D, the second finds no room for D."
         in text
     )
-    assert "steps more: --steps shows all" in text
+    assert "steps more: --all shows them." in text
     rows = [line.split() for line in text.splitlines()]
     assert ["preemptions", "1", "2"] in rows
     assert ["steps", "36", "50"] in rows
     assert ["D:", "steps", "to", "first", "token", "3", "22"] in rows
 
 
-def test_steps_shows_every_step_and_marks_those_that_end_in_another_way(runs):
-    _, text = diff(runs["same"], runs["small"], "--steps")
+def test_all_shows_every_step_and_marks_those_that_end_in_another_way(runs):
+    _, text = diff(runs["same"], runs["small"], "--all")
     rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
     assert [row[0] for row in rows] == [str(step) for step in range(1, 51)]
-    assert rows[3][1] != "*"
+    assert rows[3][1] == "<"  # the first difference: nobody sees it at the step's end
+    assert "\n< the first difference" in text
     assert rows[4][1] == "*"
     assert rows[40][2:7] == ["-"] * 5
     assert "steps more" not in text

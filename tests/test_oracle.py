@@ -263,7 +263,7 @@ def test_smollm2_runs_a_scenario_from_the_command(smollm2, tmp_path):
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    assert "Stopped: stopped after 3 steps." in done.stdout
+    assert "Stopped after 3 steps." in done.stdout
     assert (tmp_path / "run.tvllm.jsonl").stat().st_size > 10_000
 
 

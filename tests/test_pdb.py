@@ -78,7 +78,7 @@ def test_pdb_halts_in_the_function_of_the_engine_and_q_leaves_a_whole_trace(debu
     process.expect(PROMPT)
     process.sendline("q")
     text, code = ended(process)
-    assert "Stopped: in the debugger." in text
+    assert "Stopped in the debugger." in text
     assert ("Traceback" in text, code) == (False, 0)
     trace = read_trace(tmp_path / "t.jsonl")
     assert (trace.problem, trace.closing["outcome"]) == (None, "stopped in the debugger")
@@ -103,7 +103,7 @@ def test_a_helper_that_only_reports_is_left_for_the_function_that_decided(debug)
     process.expect(PROMPT)
     assert ask(process, "p seq.seq_id, num_tokens, budget") == "('B', 17, 7)"
     process.sendeof()
-    assert "Stopped: in the debugger." in ended(process)[0]
+    assert "Stopped in the debugger." in ended(process)[0]
 
 
 def test_the_clock_of_the_trace_stands_still_in_pdb(debug, tmp_path):

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import click
 import yaml
 
 from . import __version__
-from .engine.config import ATTENTION
+from .engine.config import ATTENTION, EngineConfig
 from .engine.errors import EngineError
 from .errors import UsageError
 from .say import say_error
@@ -35,10 +37,22 @@ class Group(click.Group):
             say_error(str(error))
             ctx.exit(2)
         except BrokenPipeError:
-            raise  # click ends quietly
+            _drop_output()
+            ctx.exit(128 + SIGPIPE)  # what a shell tells of others that lose their reader
         except OSError as error:
             say_error(f"the output cannot be written: {error.strerror or error}")
             ctx.exit(1)
+
+
+SIGPIPE = 13
+
+
+def _drop_output() -> None:
+    """Send what is still to be written nowhere: its reader has left, and the closing of stdout must not fail."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    with suppress(OSError, ValueError):  # a stand-in for stdout may be no file
+        os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _check_folder() -> None:
@@ -217,16 +231,20 @@ def check(file: Path) -> None:
 @click.argument("first", type=click.Path(path_type=Path))
 @click.argument("second", type=click.Path(path_type=Path))
 @click.option(
-    "--steps", is_flag=True, help="Show every step, not only those around the difference."
+    "--all",
+    "every_step",
+    is_flag=True,
+    help="Show all steps, not only those around the difference.",
 )
-def diff(first: Path, second: Path, steps: bool) -> None:
+@click.option("--steps", "every_step", is_flag=True, hidden=True)
+def diff(first: Path, second: Path, every_step: bool) -> None:
     """Compare two recorded runs: settings, the first difference, each step, the totals.
 
     The exit code is 0 if all events are the same, and 1 if not.
     """
     from .diff import diff as compare
 
-    sys.exit(compare(_read(first), _read(second), (first, second), steps))
+    sys.exit(compare(_read(first), _read(second), (first, second), every_step))
 
 
 @main.command()
@@ -273,11 +291,23 @@ def _settings(changes: tuple[str, ...]) -> dict[str, Any]:
             raise UsageError(
                 f"--set {change}: write it as key=value, for example engine.num_blocks=8"
             )
+        if table := _table_of(key.strip()):
+            raise UsageError(
+                f"--set {change}: there is no setting {key.strip()}: did you mean {table}.{key.strip()}?"
+            )
         try:
             settings[key.strip()] = yaml.safe_load(value)
         except (yaml.YAMLError, RecursionError, *ODD_YAML) as error:
             raise UsageError(f"--set {change}: the value cannot be read") from error
     return settings
+
+
+def _table_of(key: str) -> str | None:
+    """The table that a setting without one belongs to."""
+    from .engine.sampling_params import SamplingParams
+
+    tables = {"engine": fields(EngineConfig), "sampling": fields(SamplingParams)}
+    return next((name for name in tables if key in {field.name for field in tables[name]}), None)
 
 
 def _check_watches(watches: tuple[str, ...], request_ids: list[str] | None = None) -> None:

@@ -12,6 +12,7 @@ from .tables import print_table
 from .tour.compare import Comparison, Row, StepRow, Summary, compare
 from .tour.text import printable
 from .tour.trace import Trace
+from .tour.why import plural
 
 BEFORE, AFTER = 3, 9
 """Steps that are shown before and after the one where the runs part."""
@@ -58,7 +59,10 @@ _QUANTITIES = ("tokens", "waiting", "running", "free", "preempt")
 
 
 def _steps(found: Comparison, parting: int, every_step: bool) -> None:
-    """The steps around the one where the runs part, or all. A star marks those that end in another way."""
+    """The steps around the one where the runs part, or all. A star marks those that end in another way.
+
+    What differs first may show at no step's end, or only at a later one's: so its step has a sign of its own.
+    """
     rows = found.rows
     if not every_step:
         rows = [row for row in rows if -BEFORE <= row.step - parting <= AFTER]
@@ -67,16 +71,20 @@ def _steps(found: Comparison, parting: int, every_step: bool) -> None:
         columns += [f"{which if i == 0 else ''}\n{name}" for i, name in enumerate(_QUANTITIES)]
     differing = [index for index, row in enumerate(rows) if _differs(row)]
     numbers = range(1, len(columns))
-    print_table(columns, map(_step_cells, rows), right=numbers, marked=differing, gap=1)
+    cells = (_step_cells(row, row.step == parting) for row in rows)
+    print_table(columns, cells, right=numbers, marked=differing, gap=1)
     left_out = len(found.rows) - len(rows)
     if left_out:
-        click.echo(f"{left_out} steps more: --steps shows all.")
+        click.echo(f"{plural(left_out, 'step')} more: --all shows them.")
+    if any(row.step == parting and not _differs(row) for row in rows):
+        click.echo("< the first difference, which its step's end does not show.")
     click.echo("* ends in another way. Negative tokens: a step of decodes alone.\n")
 
 
-def _step_cells(row: Row) -> list[str]:
+def _step_cells(row: Row, is_first: bool) -> list[str]:
+    sign = " *" if _differs(row) else " <" if is_first else ""
     return [
-        f"{row.step}{' *' if _differs(row) else ''}",
+        f"{row.step}{sign}",
         *_end_of_step(row.a),
         *_end_of_step(row.b),
     ]

@@ -49,9 +49,8 @@ def run_plain(plan: Plan, path: Path, options: PlainOptions) -> int:
         _print_run(plan, sink, options)
         code = 0
     except (Stopped, BdbQuit, SystemExit) as ended:
-        click.echo(
-            f"Stopped: {ended}." if isinstance(ended, Stopped) else "\nStopped: in the debugger."
-        )
+        how = str(ended) if isinstance(ended, Stopped) else "\nstopped in the debugger"
+        click.echo(f"{how.replace('stopped', 'Stopped', 1)}.")
         code = 0
     except KeyboardInterrupt:
         click.echo("\nInterrupted.", err=True)
