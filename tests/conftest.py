@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -18,6 +19,7 @@ from smollm2 import CannotDownload, no_download, smollm2_folder  # noqa: E402
 from support import load_models_once, random_qwen3  # noqa: E402
 
 torch.set_num_threads(1)
+_of_workers: list[str] = []
 
 _shared = {"deadline": None, "max_examples": 60, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("local", **_shared)
@@ -59,7 +61,20 @@ def smollm2() -> Path:
         pytest.skip(f"SmolLM2 cannot be had: {error}")
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist hands its part of the oracle table over."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["oracle"] = oracle.table()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Keep what a worker of pytest-xdist hands over."""
+    _of_workers.extend(getattr(node, "workeroutput", {}).get("oracle", ()))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The oracle table: what was compared with transformers in this session."""
-    for line in oracle.table():
+    head, *rows = _of_workers or oracle.table() or [""]
+    for line in dict.fromkeys([head, *sorted(rows)]):
         terminalreporter.write_line(line)
