@@ -59,10 +59,22 @@ def _built(compiler: str) -> Path:
         key.update(repr(part).encode())
     folder = platformdirs.user_cache_path("tourvllm") / "kernels"
     path = folder / f"kernels-{key.hexdigest()[:16]}.so"
-    if not path.exists():
+    if not _is_whole(path):
         folder.mkdir(parents=True, exist_ok=True)
         _build(compiler, path)
     return path
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether the file is the one that was built: loading a damaged one would end the process."""
+    try:
+        return path.with_suffix(".sha256").read_text() == _digest(path)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _build(compiler: str, path: Path) -> None:
@@ -72,9 +84,14 @@ def _build(compiler: str, path: Path) -> None:
         made = Path(folder) / path.name
         for options in OPTIONS:
             command = [compiler, *FLAGS, *options, *sources, "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=BUILD_SECONDS
+            )
             if done.returncode == 0:
+                made.with_suffix(".sha256").write_text(_digest(made))
+                ctypes.CDLL(str(made))  # what cannot be loaded is not kept
                 made.replace(path)
+                made.with_suffix(".sha256").replace(path.with_suffix(".sha256"))
                 return
     lines = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
     raise OSError(f"{Path(compiler).name}: {lines[0]}")

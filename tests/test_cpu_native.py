@@ -131,11 +131,25 @@ def test_small_operations_are_those_of_pytorch(monkeypatch, dtype, tolerance):
 @pytest.mark.usefixtures("_fresh")
 def test_it_is_built_once(tmp_path):
     assert cpp_build.load().library is not None
-    (made,) = (tmp_path / "kernels").iterdir()
+    (made,) = (tmp_path / "kernels").glob("*.so")
     stamp = made.stat().st_mtime_ns
     cpp_build.load.cache_clear()
     assert "in C++" in cpp_build.load().reason
     assert made.stat().st_mtime_ns == stamp
+
+
+@with_compiler
+@pytest.mark.usefixtures("_fresh")
+def test_a_damaged_library_is_built_again(tmp_path):
+    cpp_build.load()
+    (made,) = (tmp_path / "kernels").glob("*.so")
+    whole = made.read_bytes()
+    made.unlink()  # the loaded one must not change under this process
+    made.write_bytes(whole[:20_000])
+    cpp_build.load.cache_clear()
+    assert cpp_build.load().library is not None
+    assert made.read_bytes()[:20_000] == whole[:20_000]
+    assert len(made.read_bytes()) == len(whole)
 
 
 @pytest.mark.usefixtures("_fresh")
@@ -144,10 +158,11 @@ def test_it_is_built_once(tmp_path):
     [
         (None, "no C++ compiler was found"),
         ("#!/bin/sh\necho 'x.cpp:1: error: no such thing' >&2\nexit 1", "no such thing"),
+        ("#!/bin/sh\nprintf '\\377 error' >&2\nexit 1", "could not be built"),
         ("#!/bin/sh\nexit 0", "could not be built"),
         ("#!/bin/sh\nwhile [ $# -gt 1 ]; do shift; done\necho junk > $1", "could not be built"),
     ],
-    ids=["no compiler", "an error", "no output", "junk"],
+    ids=["no compiler", "an error", "bytes", "no output", "junk"],
 )
 def test_without_a_working_compiler_pytorch_does_the_work(monkeypatch, tmp_path, program, reason):
     compiler = None
