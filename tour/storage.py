@@ -67,7 +67,8 @@ class MemoryText:
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`."""
-        return bytes(memoryview(self._data)[start:end])
+        # A copy, not a view: another thread may read while this one appends, and no buffer grows under a view.
+        return bytes(self._data[start:end])
 
 
 class FileText:

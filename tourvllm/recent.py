@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from .run_files import SUFFIX, runs_folder
+from .run_files import runs_by_age, runs_folder
 
 SHOWN = 20
 SECONDS_A_RUN = 0.2
 MAX_HEADER = 16 * 2**20
 _CHUNK = 1 << 16
 _TAIL = 1 << 20
-_STEP = re.compile(rb'"kind":"event","i":\d+,"step":(\d+)')
+_STEP = re.compile(rb'"kind": ?"event", ?"i": ?\d+, ?"step": ?(\d+)')
 
 
 class _Scenario(msgspec.Struct):
@@ -56,14 +56,10 @@ class RecentRun:
 
 def recent_runs() -> Iterator[RecentRun]:
     """The newest runs, newest first, each read for a moment at most. What is no trace is left out."""
-    try:
-        found = [(path.stat().st_mtime, path) for path in runs_folder().glob(f"*{SUFFIX}")]
-    except OSError:
-        return
-    for when, path in sorted(found, reverse=True)[:SHOWN]:
+    for when, path in runs_by_age(runs_folder())[: -SHOWN - 1 : -1]:
         try:
             yield _read(path, when)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue
 
 

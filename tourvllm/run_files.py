@@ -1,6 +1,8 @@
 """Where traces are kept when no file is named: the newest runs, in the user's cache folder."""
 
 import os
+import stat
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -54,8 +56,21 @@ def runs_folder() -> Path:
     return user_cache_path("tourvllm") / "runs"
 
 
+def runs_by_age(folder: Path) -> list[tuple[float, Path]]:
+    """When each run in the folder was written, and its file, oldest first. What is no file is left out."""
+    found = []
+    for path in folder.glob(f"*{SUFFIX}"):
+        with suppress(
+            OSError
+        ):  # another process may take it away meanwhile; a link may lead nowhere
+            about = path.stat()
+            if stat.S_ISREG(about.st_mode):
+                found.append((about.st_mtime, path))
+    return sorted(found)
+
+
 def _prune(folder: Path) -> None:
     """Keep the newest runs only."""
-    runs = sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
-    for path in runs[: max(0, len(runs) - KEPT + 1)]:
+    runs = runs_by_age(folder)
+    for _, path in runs[: max(0, len(runs) - KEPT + 1)]:
         path.unlink(missing_ok=True)

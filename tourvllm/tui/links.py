@@ -132,16 +132,19 @@ class ChildLink:
     def _last_words(self, code: int) -> str:
         if code == 0:
             return ""
-        how = (
-            f"was killed by {signal.Signals(-code).name}"
-            if code < 0
-            else f"ended with exit code {code}"
-        )
+        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LAST_WORDS))
         printed = self._log.read().decode("utf-8", "replace").strip().splitlines()
         return f"The engine's process {how}." + (
             f" Its last words: {printed[-1]}" if printed else ""
         )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # Python names no real-time signals
+        return f"signal {number}"
 
 
 class ThreadLink:
