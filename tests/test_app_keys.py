@@ -645,3 +645,45 @@ async def test_a_line_typed_faster_than_the_prompt_opens_is_taken_whole():
         await pilot.pause(0.2)
         assert app.in_front
         assert at(app)[0] == 30
+
+
+@pytest.mark.parametrize(
+    ("opens", "closes"),
+    [
+        ("b", ["enter", "enter"]),
+        ("m", ["enter", "enter"]),
+        ("B", ["q", "escape"]),
+        ("w", ["escape", "escape", "escape"]),
+        ("r", ["escape", "escape"]),
+        ("question_mark", ["q", "escape"]),
+        ("x", ["escape", "escape"]),
+    ],
+)
+async def test_two_fast_keys_close_a_dialog_once(opens, closes):
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["n", opens])
+        assert not app.in_front
+        for key in closes:
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await settle(pilot)
+        await pilot.pause(0.2)
+        assert app.in_front
+        await press(pilot, "n")
+        assert at(app)[0] == 2
+
+
+async def test_a_pane_that_presenter_mode_hides_loses_the_focus_to_the_next():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["shift+tab", "P", "shift+tab", "tab", "tab"])
+        assert app.focused is not None
+        assert app.focused.id not in ("loop", "output", "timeline")
+
+
+@pytest.mark.parametrize("path", ["a" * 300, "~nobody_is_called_so/x"])
+async def test_an_export_to_an_impossible_file_is_refused_in_the_prompt(path):
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["e", "ctrl+u", *path, "enter"])
+        assert "No file can have this name" in text(app)

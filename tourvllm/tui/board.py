@@ -234,7 +234,7 @@ class Board(App[None]):
     def action_next_pane(self, step: int) -> None:
         """Focus the next pane; on a small terminal, with the view that it is in."""
         panes = [pane for pane in self.base.query(Pane) if pane.id in self._all_panes()]
-        at = panes.index(self.focused) if isinstance(self.focused, Pane) else -1 if step > 0 else 0
+        at = next((i for i, pane in enumerate(panes) if pane is self.focused), min(-step, 0))
         pane = panes[(at + step) % len(panes)]
         if self._zoomed:
             self._zoomed = pane.id

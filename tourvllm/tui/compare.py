@@ -7,7 +7,6 @@ from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..tour.compare import Comparison, Row, StepRow, Summary, compare
@@ -15,7 +14,7 @@ from ..tour.text import printable
 from ..tour.trace import Trace
 from . import theme
 from .background import in_background
-from .dialog import paragraphs, put
+from .dialog import Modal, paragraphs, put
 from .rows import Rows
 
 TOTALS = (
@@ -39,7 +38,7 @@ LOW = 32
 """A terminal with fewer lines has none to spare between the parts of the summary."""
 
 
-class CompareScreen(ModalScreen[int | None]):
+class CompareScreen(Modal[int | None]):
     """Shows how run `a` differs from run `b`. Returns the number of the step that was taken, or None."""
 
     DEFAULT_CSS: ClassVar[str] = """

@@ -90,7 +90,8 @@ def _take_keys(config: Config, table: dict[str, Any]) -> str:
 
 
 def _taken_twice(config: Config) -> str:
-    """A key of the file that another action has too is not taken."""
+    """A key of the file that another action has too is not taken. The first one is told."""
+    problem = ""
     for action in list(config.keys):
         others = {
             key: other
@@ -98,11 +99,13 @@ def _taken_twice(config: Config) -> str:
             if other != action
             for key in config.keys.get(other, KEYS[other].keys).split(",")
         }
-        for key in config.keys[action].split(","):
-            if key in others:
-                del config.keys[action]
-                return f"keys.{action}: {key} is the key of {others[key]} already"
-    return ""
+        taken = [key for key in config.keys[action].split(",") if key in others]
+        if taken:
+            del config.keys[action]
+            problem = (
+                problem or f"keys.{action}: {taken[0]} is the key of {others[taken[0]]} already"
+            )
+    return problem
 
 
 def _split(keys: str) -> list[str]:

@@ -5,6 +5,7 @@ from typing import ClassVar, TypeVar
 from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widget import Widget
@@ -20,7 +21,15 @@ FRAME = 5
 """Cells that border, padding and scrollbar take."""
 
 
-class Dialog(ModalScreen[Result]):
+class Modal(ModalScreen[Result]):
+    """A screen over the panes that returns once."""
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Return. A second key may reach a screen that is on its way out: it does nothing."""
+        return super().dismiss(result) if self.is_current else AwaitComplete.nothing()
+
+
+class Dialog(Modal[Result]):
     """A titled box of literal lines; it grows with them and scrolls when the terminal is too small."""
 
     DEFAULT_CSS: ClassVar[str] = """

@@ -144,6 +144,12 @@ class Dialogs(Board):
         if source is None or not source.is_file():
             self._say(self.session, "There is no trace file of this run to export.")
             return
+        if self.session.reading:
+            self._say(
+                self.session,
+                "The trace is still being read, and your bookmarks with it: one moment.",
+            )
+            return
         name = str(self.session.trace.table("scenario").get("name") or "run").replace("/", "-")
         hint = "the file to write the run to, with your bookmarks   Enter writes, Escape leaves"
         prompt = PromptScreen("export to:", name + SUFFIX, hint, _file_problem)
@@ -268,11 +274,14 @@ def _request_problem(text: str, seqs: list[str]) -> str | None:
 
 
 def _file_problem(text: str) -> str | None:
-    path = Path(text).expanduser()
-    if path.is_dir():
-        return f"{text} is a folder: name a file in it."
-    if path.exists():
-        return f"{text} is there already: name another file."
-    if not path.parent.is_dir():
-        return f"There is no folder {path.parent}."
+    try:
+        path = Path(text).expanduser()
+        if path.is_dir():
+            return f"{text} is a folder: name a file in it."
+        if path.exists():
+            return f"{text} is there already: name another file."
+        if not path.parent.is_dir():
+            return f"There is no folder {path.parent}."
+    except (OSError, RuntimeError, ValueError) as error:
+        return f"No file can have this name: {error}"
     return None

@@ -7,13 +7,12 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from ..tour.glossary import GLOSSARY
 from ..tour.stops import GROUPS, STOPS
 from . import theme
-from .dialog import plain_border
+from .dialog import Modal, plain_border
 from .keys import table
 from .pane import Pane, wrap
 
@@ -39,7 +38,7 @@ timeline     a column a step: KV use, prefill and decode tokens, who waits, mark
 """
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Modal[None]):
     """The focused pane's keys and words first, then all keys, signs and stops."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -59,7 +58,8 @@ class HelpScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         """The page takes the scrolling keys."""
-        self.query_one(VerticalScroll).focus()
+        for box in self.query(VerticalScroll):  # none, if a fast key has closed the page already
+            box.focus()
 
     def on_resize(self) -> None:
         """Break the lines for this width."""
@@ -70,7 +70,8 @@ class HelpScreen(ModalScreen[None]):
             *_signs(),
             *_stops(width),
         ]
-        self.query_one(Static).update(Text("\n").join(theme.draw(line) for line in lines))
+        for page in self.query(Static):
+            page.update(Text("\n").join(theme.draw(line) for line in lines))
 
 
 def _of_pane(pane: Pane | None, width: int) -> list[Text]:

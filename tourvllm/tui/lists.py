@@ -124,19 +124,21 @@ class BreakpointsScreen(ListDialog):
         """Begin to count how often they trigger."""
         super().on_mount()
         self._counting = count_hits(self.session.trace, self.session.breakpoints)
-        self.set_interval(1 / 30, self._count)
+        self._timer = self.set_interval(1 / 30, self._count)
 
     def _count(self) -> None:
         if all(entry.count is not None for entry in self.session.breakpoints):
             return
         until = time.monotonic() + COUNT_SECONDS
-        while time.monotonic() < until:
-            if (
-                next(self._counting, self) is self
-            ):  # it has ended: shown, or begun anew for a new entry
-                self._counting = count_hits(self.session.trace, self.session.breakpoints)
-                self.show()
-                return
+        try:
+            while time.monotonic() < until:
+                if next(self._counting, self) is self:  # it has ended: shown, or begun anew
+                    self._counting = count_hits(self.session.trace, self.session.breakpoints)
+                    self.show()
+                    return
+        except Exception as error:  # a stranger's trace may hold anything
+            self._timer.stop()
+            self.session.message = f"The trace is damaged, nothing is counted: {error}"
 
     def rows(self, width: int) -> list[Text]:
         """On or off, the line, its count, where it is from."""

@@ -10,11 +10,11 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from ..tour.text import printable
 from . import theme
+from .dialog import Modal
 
 Check = Callable[[str], str | None]
 Complete = Callable[[str], list[str]]
@@ -22,7 +22,7 @@ MAX_TYPED = 2000
 _WORD = re.compile(r"[A-Za-z_][\w.]*$")
 
 
-class PromptScreen(ModalScreen[str | None]):
+class PromptScreen(Modal[str | None]):
     """Asks for a line. Returns it once `check` has nothing against it; None when the user leaves.
 
     label: what is asked for. value: what stands there already; `replace`: typing takes its place.
