@@ -18,15 +18,20 @@ class ScenarioFile:
     where: str
 
 
+FIRST = ("tour", "kv_pressure", "prefix_sharing", "chunked_prefill", "policies")
+
+
 def bundled_names() -> list[str]:
-    """The names of the scenarios that ship with the package: the tour, then the others."""
+    """The names of the scenarios that ship with the package, in the order in which to take them."""
     folder = files("tourvllm.scenarios")
     names = [
         entry.name.removesuffix(".yaml")
         for entry in folder.iterdir()
         if entry.name.endswith(".yaml")
     ]
-    return sorted(names, key=lambda name: (name != "tour", name))
+    return sorted(
+        names, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name)
+    )
 
 
 def bundled(name: str) -> ScenarioFile:
