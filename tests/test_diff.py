@@ -130,7 +130,7 @@ def test_a_run_that_ends_early(runs, tmp_path):
     short.write_bytes(whole[:-3000])
     code, text = diff(short, runs["same"])
     assert code == 1
-    assert "the first run has ended, the second" in text
+    assert "what is recorded of the first run ends here, the second" in text
     assert "stops after event" in text or "not recorded to its end" in text
 
 

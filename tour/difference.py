@@ -57,7 +57,7 @@ def _decisions(a: Event | None, b: Event | None) -> str:
         goes_on = b or a
         ended, other = ("first", "second") if a is None else ("second", "first")
         where = f"step {goes_on.step}: " if goes_on else ""
-        return f"{where}the {ended} run has ended, the {other} {_does(goes_on)}"
+        return f"{where}what is recorded of the {ended} run ends here, the {other} {_does(goes_on)}"
     if a.step != b.step:
         return f"the first run {_does(a)} in step {a.step}, the second {_does(b)} in step {b.step}"
     if _does(a) == _does(b):

@@ -250,7 +250,7 @@ def _requests(label: str, name: str, found: Comparison, width: int) -> Text:
         if room < 0:
             return line.append(f"… {len(told) - i:,} more")
         line.append_text(text)
-    return line if told else line.append("the same for all")
+    return line if told else line.append("the same for all" if ids else "nobody yet")
 
 
 def _request(seq_id: str, a: int | None, b: int | None) -> Text:
