@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
+# The size of the terminal that pytest-xdist had: programs in a terminal of their own would believe it.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
 
 # The top-level folder `kernels` must not shadow Hugging Face's, which transformers looks up.
 ROOT = Path(__file__).resolve().parent.parent

@@ -172,7 +172,7 @@ def test_readme_opens_with_two_commands_and_ci_runs_the_second():
     run, test = re.findall(r"^(?:    )?(python3 .+)$", opening, re.M)
     setup = "python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e "
     assert run == setup + "'.[engine]' && .venv/bin/tourvllm run scenarios/kv_pressure.yaml"
-    assert test == setup + "'.[dev]' && .venv/bin/python -m pytest"
+    assert test == setup + "'.[dev]' && .venv/bin/python -m pytest -n auto"
     script = (ROOT / ".ci" / "run").read_text("utf-8")
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert script.splitlines()[-1].replace('"$fresh"/.venv', ".venv") == test

@@ -99,7 +99,7 @@ def tour() -> Recorded:
 
 
 def test_the_tour_comes_first():
-    assert bundled_names() == ["tour", *sorted(set(bundled_names()) - {"tour"})]
+    assert bundled_names()[:2] == ["tour", "kv_pressure"]
     assert {"kv_pressure", "scheduler_watch"} <= set(bundled_names())
 
 
