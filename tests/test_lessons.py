@@ -267,3 +267,11 @@ def test_the_glossary_is_in_order_and_short():
         assert 40 < len(text) <= 240, term
         assert text.endswith("."), term
         assert text.count(". ") <= 2, term
+
+
+def test_two_programs_at_once_keep_each_others_progress(tmp_path):
+    one, other = Progress(tmp_path / "p.json"), Progress(tmp_path / "p.json")
+    one.finished("tour", Score(2, 3))
+    other.finished("kv_pressure", Score(1, 1))
+    assert Progress(tmp_path / "p.json").of("tour").best == 2
+    assert Progress(tmp_path / "p.json").of("kv_pressure").done

@@ -124,6 +124,8 @@ class Progress:
         self._write()
 
     def _lesson(self, scenario: str) -> Lesson:
+        """What is to be changed, with what other programs have written meanwhile around it."""
+        self._lessons |= self._read()
         return self._lessons.setdefault(scenario, Lesson())
 
     def _read(self) -> dict[str, Lesson]:

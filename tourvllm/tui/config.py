@@ -39,7 +39,7 @@ def read_config(path: Path | None = None) -> Config:
     config = Config(ascii=not _terminal_has_unicode())
     try:
         with path.open("rb") as file:
-            table = tomllib.loads(file.read(MAX_BYTES).decode())
+            table = tomllib.loads(file.read(MAX_BYTES).decode("utf-8-sig"))  # a BOM is fine
     except FileNotFoundError:
         return config
     except (OSError, ValueError, RecursionError) as error:
