@@ -14,7 +14,7 @@ from tourvllm.tour.triggers import (
     Status,
     Trigger,
     check_breakpoint,
-    counts,
+    count,
     find,
     first_hit,
     parse_breakpoint,
@@ -206,7 +206,10 @@ def test_hits_counts_from_the_start_of_the_run(trace):
     assert find(cursor, ["decode hits 9"], forward=False)
     assert cursor.position == every[8]
     assert find(cursor, ["decode hits 9"], forward=False) is None
-    assert counts(trace, ["decode hits 9", "decode", "D"], every[3]) == {
+    triggers = [Trigger(line) for line in ("decode hits 9", "decode", "D")]
+    for _ in count(trace, triggers, every[3]):
+        pass
+    assert {trigger.text: trigger.count for trigger in triggers} == {
         "decode hits 9": 4,
         "decode": 4,
         "D": len([at for at in walk(trace, Trigger("D")) if at <= every[3]]),

@@ -204,13 +204,6 @@ def search(cursor: Cursor, texts: Iterable[str], forward: bool) -> Search:
     return _search_forward(cursor, triggers) if forward else _search_back(cursor, triggers)
 
 
-def counts(trace: Trace, texts: Iterable[str], position: int) -> dict[str, int]:
-    """How often each of the breakpoints `texts` triggers up to `position`."""
-    triggers = [Trigger(text) for text in texts]
-    _to_end(_count(trace, triggers, position))
-    return {trigger.text: trigger.count for trigger in triggers}
-
-
 def first_hit(triggers: Iterable[Trigger], event: Event, state: dict[str, Any]) -> str | None:
     """Ask every trigger about this event, and return what the first that halts has to say."""
     told = [said for trigger in triggers if (said := trigger.hit(event, state))]
@@ -226,14 +219,17 @@ def _to_end(steps: Search) -> str | None:
             return found
 
 
-def _count(trace: Trace, triggers: list[Trigger], position: int) -> Search:
-    """Let the triggers count what happens from the run's start to `position`."""
+def count(trace: Trace, triggers: list[Trigger], position: int | None = None) -> Search:
+    """Let the triggers count what happens from the run's start to `position`, one event a step.
+
+    Without a position, to the end of what is recorded when the counting comes there.
+    """
     if not triggers:
         return None
     cursor = Cursor(trace)
     for trigger in triggers:
         trigger.start(None, cursor.state)
-    while cursor.position < position:
+    while cursor.position < (len(trace) if position is None else position):
         cursor.seek(cursor.position + 1)
         if event := cursor.event:
             first_hit(triggers, event, cursor.state)
@@ -242,7 +238,7 @@ def _count(trace: Trace, triggers: list[Trigger], position: int) -> Search:
 
 
 def _search_forward(cursor: Cursor, triggers: list[Trigger]) -> Search:
-    yield from _count(cursor.trace, [t for t in triggers if t.hits > 1], cursor.position)
+    yield from count(cursor.trace, [t for t in triggers if t.hits > 1], cursor.position)
     for trigger in triggers:
         trigger.start(cursor.event, cursor.state)
     while not cursor.at_end:
@@ -258,7 +254,7 @@ def _search_back(cursor: Cursor, triggers: list[Trigger]) -> Search:
     """A condition triggers at a position where it holds and at the one before does not."""
     if cursor.position == 0:
         return None
-    yield from _count(cursor.trace, [t for t in triggers if t.hits > 1], cursor.position - 1)
+    yield from count(cursor.trace, [t for t in triggers if t.hits > 1], cursor.position - 1)
     cursor.seek(cursor.position - 1)
     here = [_look(trigger, cursor) for trigger in triggers]
     while cursor.position > 0:

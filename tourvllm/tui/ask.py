@@ -10,11 +10,11 @@ from rich.text import Text
 from textual import events
 
 from ..tour.lessons import grade
+from ..tour.scenario import CHOICE_LETTERS
 from ..tour.trace import Ask
 from . import theme
 from .dialog import Dialog, paragraphs
 
-LETTERS = "abcdefghi"
 MAX_ANSWER = 200
 OF_NUMBERS = "0123456789+-*/(). "
 """What is typed for a number, or for the sum that comes to it."""
@@ -53,7 +53,8 @@ class AskScreen(Dialog[str | None]):
         if self._answered:
             return [*question, *self._result(width)]
         if self.ask.choices:
-            keys = f"{LETTERS[0]}-{LETTERS[len(self.ask.choices) - 1]} ↑ ↓ choose   Enter answers   {LEAVES}"
+            last = CHOICE_LETTERS[len(self.ask.choices) - 1]
+            keys = f"{CHOICE_LETTERS[0]}-{last} ↑ ↓ choose   Enter answers   {LEAVES}"
             return [*question, *self._choices(width), Text(), Text(keys, theme.style("dim"))]
         return [
             *question,
@@ -69,7 +70,7 @@ class AskScreen(Dialog[str | None]):
 
     def _choices(self, width: int) -> list[Text]:
         lines = []
-        for letter, choice in zip(LETTERS, self.ask.choices, strict=False):
+        for letter, choice in zip(CHOICE_LETTERS, self.ask.choices, strict=False):
             here = letter == self._answer
             first, *rest = paragraphs(choice, width - 5, "bold" if here else "")
             lines.append(Text.assemble(f"{'▶' if here else ' '} ", (letter, "bold"), "  ", first))
@@ -91,7 +92,7 @@ class AskScreen(Dialog[str | None]):
     def _given(self) -> str:
         """The answer as the reader knows it: the text of the choice, or what was typed."""
         if self.ask.choices:
-            return self.ask.choices[LETTERS.index(self._answer)]
+            return self.ask.choices[CHOICE_LETTERS.index(self._answer)]
         return self._answer
 
     def on_key(self, event: events.Key) -> None:
@@ -126,7 +127,7 @@ class AskScreen(Dialog[str | None]):
             self._answer = (self._answer + text)[:MAX_ANSWER]
 
     def _choose(self, key: str) -> None:
-        letters = LETTERS[: len(self.ask.choices)]
+        letters = CHOICE_LETTERS[: len(self.ask.choices)]
         if key in ("up", "down"):
             at = letters.index(self._answer) if self._answer else (-1 if key == "down" else 0)
             self._answer = letters[(at + (1 if key == "down" else -1)) % len(letters)]

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from ..tour.cursor import Cursor
 from ..tour.errors import ExpressionError
 from ..tour.trace import Trace
-from ..tour.triggers import Search, Status, Trigger, first_hit, search
-
-SLICE = 64
-"""Events that are counted between two looks at the clock."""
+from ..tour.triggers import Search, Status, Trigger, count, search
 
 
 @dataclass
@@ -64,21 +61,11 @@ def search_to(cursor: Cursor, lines: Iterable[str], position: int) -> Search:
 
 
 def count_hits(trace: Trace, entries: Iterable[BreakpointEntry]) -> Generator[None, None, None]:
-    """Count how often the entries that nobody has counted trigger in what is recorded, a slice a step."""
+    """Count how often the entries that nobody has counted trigger in what is recorded, one event a step."""
     new = {entry.line: entry for entry in entries if entry.count is None}
     if not new:
         return
     triggers = [Trigger(line) for line in new]
-    cursor = Cursor(trace)
-    for trigger in triggers:
-        trigger.start(None, cursor.state)
-    while not cursor.at_end:
-        for _ in range(SLICE):
-            cursor.seek(cursor.position + 1)
-            if event := cursor.event:
-                first_hit(triggers, event, cursor.state)
-            if cursor.at_end:
-                break
-        yield
+    yield from count(trace, triggers)
     for trigger in triggers:
         new[trigger.text].count = trigger.count
