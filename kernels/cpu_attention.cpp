@@ -1,6 +1,6 @@
 // Decode attention on a CPU: one new token a sequence, its keys and values read where they lie, nothing gathered.
 //
-// Built by cpu_native.py for the machine that it runs on. A piece of work is one sequence and some of its KV heads.
+// Built by cpp_build.py for the machine that it runs on. A piece of work is one sequence and some of its KV heads.
 // It goes through the blocks twice, once for the scores and once for the weighted sum, TILE tokens at a time, so that
 // a tile is in the cache for all heads; the query heads of a KV head go together, so that a key is loaded once.
 // All arithmetic is in float, whatever the KV cache holds.

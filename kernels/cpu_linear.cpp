@@ -2,7 +2,7 @@
 //
 // The weight lies in panels of 16 outputs, [outputs / 16][inputs / 2][16][2], so that it is read from memory once, in
 // order: at a decode's few rows that is what takes the time. A tile holds ROWS x PANELS sums in registers; the
-// rows of x stay in the cache. Sums are in float. Built by cpu_native.py.
+// rows of x stay in the cache. Sums are in float. Built by cpp_build.py.
 
 #include "cpu_vector.h"
 

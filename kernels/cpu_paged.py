@@ -9,6 +9,7 @@ sequence.
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -45,17 +46,10 @@ def _by_sequence(
     several: Sequence[int] = range(len(lens))
     if cpu_native.can_decode(query, k_cache):
         # In a mixed batch, too, those with one new token go through C++, all at once.
-        single = [i for i in several if starts[i + 1] - starts[i] == 1]
+        single, decodes = _decodes(batch)
         several = [i for i in several if starts[i + 1] - starts[i] > 1]
-        rows_of_single = torch.tensor([starts[i] for i in single], dtype=torch.int64)
-        decodes = replace(
-            batch,
-            context_lens=batch.context_lens[single],
-            block_tables=batch.block_tables[single],
-        )
-        output[rows_of_single] = cpu_native.decode(
-            query[rows_of_single], k_cache, v_cache, decodes, scale
-        )
+        if len(single):
+            output[single] = cpu_native.decode(query[single], k_cache, v_cache, decodes, scale)
     for i in several:
         rows, context_len = slice(starts[i], starts[i + 1]), lens[i]
         table = batch.block_tables[i, : -(-context_len // k_cache.shape[1])]
@@ -63,6 +57,17 @@ def _by_sequence(
         values = v_cache.index_select(0, table).flatten(0, 1)[:context_len]
         output[rows] = _one_sequence(query[rows], keys, values, scale)
     return output
+
+
+def _decodes(batch: PagedBatch) -> tuple[Tensor, PagedBatch]:
+    """The rows of the sequences with one new token, and their batch. The same for all layers."""
+    if batch.decodes is None:
+        starts = batch.host_cu_seqlens_q
+        single = [i for i, (a, b) in enumerate(pairwise(starts)) if b - a == 1]
+        rows = torch.tensor([starts[i] for i in single], dtype=torch.int64)
+        lens, tables = batch.context_lens[single], batch.block_tables[single]
+        batch.decodes = rows, replace(batch, context_lens=lens, block_tables=tables)
+    return batch.decodes
 
 
 def _padded_decode(

@@ -16,7 +16,7 @@ class PagedBatch:
     cu_seqlens_q: [num_seqs + 1]; the rows of sequence i are cu_seqlens_q[i]:cu_seqlens_q[i + 1], the last
     positions of its context. context_lens: [num_seqs], keys that each sequence attends to, all in the cache.
     block_tables: [num_seqs, longest table], rows filled up with 0. The slots are int64, the others int32.
-    has_padding: whether a slot is -1. padding: what a kernel keeps from one layer to the next.
+    has_padding: whether a slot is -1. padding, decodes: what a kernel keeps from one layer to the next.
     """
 
     slot_mapping: Tensor
@@ -29,6 +29,7 @@ class PagedBatch:
     host_context_lens: list[int]
     has_padding: bool
     padding: tuple[Tensor, Tensor] | None = None
+    decodes: tuple[Tensor, "PagedBatch"] | None = None
 
     @classmethod
     def from_lists(
