@@ -23,6 +23,7 @@ from tourvllm.tui.compare import CompareScreen
 from tourvllm.tui.home import HomeApp
 from tourvllm.tui.restart import RestartScreen
 from tourvllm.tui.rows import Rows
+from tourvllm.tui.shelf import read_lessons
 
 DATA = Path(__file__).parent / "data"
 RECORDED = DATA / "kv_pressure.tvllm.jsonl.gz"
@@ -319,6 +320,16 @@ async def test_home_replays_a_recent_run(user):
     trace, path = app.return_value
     assert len(trace.steps) == 36
     assert path.name == "kv_pressure-1.tvllm.jsonl.gz"
+
+
+async def test_home_keeps_what_was_chosen_while_the_rest_is_read(user):
+    app = HomeApp()
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_for(pilot, "36 steps")
+        app.query_one(Rows).action_go_to_last()
+        app._lessons_are_read(read_lessons())  # before the list has told of the other row
+        await pilot.press("enter")
+        await wait_for(pilot, "open which file?")
 
 
 async def test_home_opens_a_file_or_says_why_not(user):

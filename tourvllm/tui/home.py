@@ -175,6 +175,9 @@ class HomeApp(App[Choice]):
 
     def _fill(self) -> None:
         """Lay out the sections that hold something; the chosen item stays the chosen one."""
+        rows = self.query_one(Rows)
+        if rows.moved and self._item:  # its message may still be on its way
+            self.chosen = self._item.key
         runs = [RunItem(run) for run in self._runs or ()]
         sections: tuple[tuple[str, list[Item]], ...] = (
             ("LESSONS", list(self._lessons)),
@@ -189,7 +192,7 @@ class HomeApp(App[Choice]):
                 self._items += [*gap, Heading(name), *items]
         keys = [item.key for item in self._items]
         at = keys.index(self.chosen) if self.chosen in keys else 0
-        self.query_one(Rows).fill(len(self._items), at)
+        rows.fill(len(self._items), at)
         self._show()
 
     def _row(self, number: int, width: int) -> Text:
@@ -245,8 +248,9 @@ class HomeApp(App[Choice]):
     def on_rows_taken(self) -> None:
         """Run or open the chosen item."""
         item = self._item
-        if self._opening:
+        if self._opening or item is None:
             return
+        self.chosen = item.key
         if isinstance(item, LessonItem):
             self._run(partial(bundled, item.name))
         elif isinstance(item, RunItem):

@@ -36,7 +36,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
     """
 
     class Moved(Message):
-        """Another row is chosen."""
+        """The user has chosen another row."""
 
     class Taken(Message):
         """The user takes row `number`: by Enter, or by a click on the chosen row."""
@@ -54,14 +54,19 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self.chosen = 0
         self.count = 0
+        self.moved = False
         self._draw = draw
         self._stands = stands
 
     def fill(self, count: int, chosen: int) -> None:
-        """Show `count` rows; `chosen`, or the nearest that may be, is the chosen one."""
+        """Show `count` rows; `chosen`, or the nearest that may be, is the chosen one.
+
+        `moved` tells from then on whether the user has chosen another.
+        """
         self.count = count
         self.virtual_size = Size(self.size.width, count)
         self._choose(chosen, 1)
+        self.moved = False
         height = self.scrollable_content_region.height
         if self.chosen >= height:
             self.scroll_to(y=self.chosen - height // 3, animate=False, force=True)
@@ -78,6 +83,11 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         self.chosen = found
         self._show_chosen()
         self.refresh()
+
+    def _move(self, number: int, direction: int) -> None:
+        """The user chooses a row."""
+        self._choose(number, direction)
+        self.moved = True
         self.post_message(self.Moved())
 
     def _show_chosen(self) -> None:
@@ -100,21 +110,21 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
     def action_step(self, step: int) -> None:
         """One row up or down."""
         if 0 <= self.chosen + step < self.count:
-            self._choose(self.chosen + step, step)
+            self._move(self.chosen + step, step)
 
     def action_page(self, direction: int) -> None:
         """One screen up or down."""
         height = max(1, self.scrollable_content_region.height - 1)
         target = self.chosen + direction * height
-        self._choose(max(0, min(target, self.count - 1)), direction)
+        self._move(max(0, min(target, self.count - 1)), direction)
 
     def action_go(self, number: int) -> None:
         """To row `number`."""
-        self._choose(number, 1)
+        self._move(number, 1)
 
     def action_go_to_last(self) -> None:
         """To the last row."""
-        self._choose(self.count - 1, -1)
+        self._move(self.count - 1, -1)
 
     def action_take(self) -> None:
         """Take the chosen row."""
@@ -128,7 +138,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
             if number == self.chosen:
                 self.action_take()
             else:
-                self._choose(number, 1)
+                self._move(number, 1)
 
     def render_line(self, y: int) -> Strip:
         """One line of the visible area."""
