@@ -16,17 +16,28 @@ from tourvllm.tour.state import empty_state
 from tourvllm.tour.trace import FORMAT, Trace
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture(scope="module", params=["whole", "partial"])
+def run(request, tmp_path_factory):
     """The trace of kv_pressure with a keyframe every 40 events or so, and a copy of every state."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorder, "KEYFRAME_EVERY", 40)
+        patch.setattr(recorder, "LARGE_KEYFRAME", 1 if request.param == "partial" else 2**30)
         trace = read_trace(record_scenario(tmp_path_factory.mktemp("cursor") / "run.jsonl"))
     cursor, states = Cursor(trace), []
     for position in range(len(trace) + 1):
         cursor.seek(position)
         states.append(copy.deepcopy(cursor.state))
     return trace, states
+
+
+def watch_walks(monkeypatch) -> list[tuple[int, int]]:
+    """The walks forward that are made from now on."""
+    walked: list[tuple[int, int]] = []
+    each = Trace.each_patches
+    monkeypatch.setattr(
+        Trace, "each_patches", lambda self, *range: walked.append(range) or each(self, *range)
+    )
+    return walked
 
 
 def keyframes(trace: Trace) -> list[int]:
@@ -99,14 +110,19 @@ def test_changes_are_the_events_patches_or_the_whole_steps(run):
 
 
 @settings(max_examples=30)
-@given(data=st.data(), far=st.sampled_from([0, 7, 100, 5000]))
-def test_any_seeks_show_what_a_walk_from_the_start_shows(run, data, far):
+@given(data=st.data(), near=st.sampled_from([0, 7, 100, 5000]), kept=st.sampled_from([0, 20, 5000]))
+def test_any_seeks_show_what_a_walk_from_the_start_shows(run, data, near, kept):
     trace, states = run
     positions = data.draw(st.lists(st.integers(-5, len(trace) + 5), min_size=1, max_size=25))
-    cursor = Cursor(trace)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cursor_module, "FAR", far)
+        patch.setattr(cursor_module, "NEAR", near)
+        patch.setattr(cursor_module, "KEPT", kept)
+        cursor = Cursor(trace)
         for position in positions:
+            prepared = data.draw(st.sampled_from([None, position, position - 3, False]))
+            if prepared is not False:
+                for _ in cursor.prepare(prepared):
+                    assert cursor.state == states[cursor.position]
             cursor.seek(position)
             assert cursor.position == max(0, min(position, len(trace)))
             assert cursor.state == states[cursor.position]
@@ -118,12 +134,10 @@ def test_a_far_seek_starts_from_a_keyframe(run, monkeypatch, start, target):
     start, target = (len(trace) if place == "end" else place for place in (start, target))
     cursor = Cursor(trace)
     cursor.seek(start)
-    walked = []
-    each = Trace.each_patches
-    monkeypatch.setattr(cursor_module, "FAR", 60)
-    monkeypatch.setattr(
-        Trace, "each_patches", lambda self, *range: walked.append(range) or each(self, *range)
-    )
+    monkeypatch.setattr(cursor_module, "NEAR", 60)
+    monkeypatch.setattr(cursor_module, "_BYTES", 2**20)
+    monkeypatch.setattr(cursor_module, "_BACK", 1)
+    walked = watch_walks(monkeypatch)
     cursor.seek(target)
     assert walked == [(trace.keyframe_at_or_before(target), target)]
     assert cursor.state == states[target]
@@ -131,19 +145,58 @@ def test_a_far_seek_starts_from_a_keyframe(run, monkeypatch, start, target):
 
 def test_a_place_that_a_far_jump_left_is_gone_back_to_at_once(run, monkeypatch):
     trace, states = run
-    monkeypatch.setattr(cursor_module, "FAR", 60)
+    monkeypatch.setattr(cursor_module, "NEAR", 60)
+    monkeypatch.setattr(cursor_module, "_BYTES", 2**20)
+    monkeypatch.setattr(cursor_module, "KEPT", 60)
     cursor = Cursor(trace)
     cursor.seek(len(trace))
     cursor.seek(0)
-    walked = []
-    each = Trace.each_patches
-    monkeypatch.setattr(
-        Trace, "each_patches", lambda self, *range: walked.append(range) or each(self, *range)
-    )
+    walked = watch_walks(monkeypatch)
     for position in (len(trace), 0, len(trace), len(trace) - 5, 0):
         cursor.seek(position)
         assert cursor.state == states[position]
     assert walked == []
+
+
+def test_what_was_prepared_is_gone_to_without_a_walk(run, monkeypatch):
+    trace, states = run
+    monkeypatch.setattr(cursor_module, "NEAR", 5)
+    monkeypatch.setattr(cursor_module, "KEPT", 50)
+    cursor = Cursor(trace)
+    cursor.seek(len(trace))
+    for _ in cursor.prepare(300):
+        assert cursor.position == len(trace)
+    walked = watch_walks(monkeypatch)
+    cursor.seek(300)
+    assert (walked, cursor.state) == ([], states[300])
+
+
+def test_the_way_back_is_prepared_beyond_what_can_be_taken_back(run, monkeypatch):
+    trace, states = run
+    monkeypatch.setattr(cursor_module, "NEAR", 5)
+    monkeypatch.setattr(cursor_module, "_BYTES", 2**20)
+    cursor = Cursor(trace)
+    start = keyframes(trace)[-2]
+    cursor.seek(start + 3)
+    for _ in cursor.prepare():
+        assert cursor.position == start + 3
+    walked = watch_walks(monkeypatch)
+    for position in range(start + 2, start - 30, -1):
+        cursor.seek(position)
+        assert cursor.state == states[position]
+    assert walked == []
+
+
+def test_preparing_a_broken_part_says_nothing(run):
+    trace = Trace()
+    trace.feed(line_of(kind="header", format=FORMAT, state=empty_state(1, [0])))
+    for i in range(1500):
+        trace.feed(line_of(kind="event", i=i, step=1, stop="x", do=[["delete", ["none"]]]))
+    cursor = Cursor(trace)
+    list(cursor.prepare(1400))
+    assert cursor.position == 0
+    with pytest.raises(TraceError, match="does not fit"):
+        cursor.seek(1400)
 
 
 def test_a_growing_trace_is_walked_as_it_grows(mini):

@@ -336,11 +336,12 @@ def test_a_bookmark_joins_a_trace_from_a_file(small, write, suffix):
 
 def request(**fields) -> dict:
     return {
+        "status": "waiting",
         **dict.fromkeys(
             ("num_tokens", "num_prompt_tokens", "num_cached_tokens", "num_scheduled_tokens"), 1
         ),
         **{key: [] for key in ("block_table", "token_ids", "pieces", "text")},
-        **{"status": "waiting", "max_tokens": 1, "arrived": 1, "preemptions": 0},
+        **{"max_tokens": 1, "arrived": 1, "preemptions": 0},
         **{"finish_reason": None, "waits_for": None, **fields},
     }
 

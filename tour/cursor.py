@@ -1,17 +1,35 @@
 """A place in a trace and the state there: forwards, backwards, to any event, to any step."""
 
+import gc
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from .patch import Patch, apply, undo
+from .errors import TraceError
+from .patch import Patch, apply_all, undo_all
 from .trace import Event, Step, Trace
 
-FAR = 16_384
-"""Events that are walked one by one; what is farther away is reached from a stored state."""
+KEPT = 16_384
+"""Events that a place can take back."""
+
+NEAR = 1_000
+"""Events that are walked at once; for what is farther away, other ways are looked for."""
+
+_BACK = 8
+"""Events that are taken back in the time in which one is applied."""
+
+_BYTES = 700
+"""Bytes of a stored state that are read in the time in which an event is applied."""
+
+_SLICE = 256
+"""Events that are applied in a turn of a preparation: some two milliseconds."""
 
 _LEFT = 2
 """Places that are kept when a far jump leaves them: one often goes back there."""
+
+_NEVER = 2**62
 
 
 @dataclass(eq=False)
@@ -20,27 +38,46 @@ class _Place:
 
     position: int
     state: dict[str, Any]
-    undo: deque[list[tuple[Any, ...]]] = field(default_factory=lambda: deque(maxlen=FAR))
+    undo: deque[list[tuple[Any, ...]]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
-    def walk_to(self, target: int) -> int:
-        """How many events are to be walked from here to `target`; very many if it cannot be done."""
-        if target < self.position - len(self.undo):
-            return 2**62
-        return abs(target - self.position)
+    @property
+    def first(self) -> int:
+        """The first position that can be gone back to."""
+        return self.position - len(self.undo)
+
+    def way_to(self, target: int) -> int:
+        """How long the walk to `target` takes, in events that are applied; very long if it cannot be done."""
+        if target < self.first:
+            return _NEVER
+        ahead = target - self.position
+        return ahead if ahead >= 0 else -ahead // _BACK
+
+    def walk(self, trace: Trace, target: int) -> None:
+        """Go to `target`, event by event. Raises TraceError where one does not apply, and stays there."""
+        while self.position > target:
+            undo_all(self.state, self.undo.pop())
+            self.position -= 1
+        while self.position < target:
+            pause = min(target, trace.keyframe_after(self.position))
+            for patches in trace.each_patches(self.position, pause):
+                self.undo.append(apply_all(self.state, patches))
+                self.position += 1
+            trace.compare_keyframe(pause, self.state)
 
 
 class Cursor:
     """Walks a trace. `state` is the state after `position` events; it must not be changed by callers.
 
     Stepping forward keeps what is needed to step back, so neighbours cost one event; a far jump starts from the
-    nearest keyframe, or from a place that an earlier jump has left. What a position shows never depends on how
-    one came there.
+    nearest keyframe, or from a place that an earlier jump has left or that was prepared. What a position shows
+    never depends on how one came there.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self._here = _Place(0, trace.initial_state())
         self._left: deque[_Place] = deque(maxlen=_LEFT)
+        self._ready: _Place | None = None
 
     @property
     def position(self) -> int:
@@ -76,27 +113,60 @@ class Cursor:
     def seek(self, position: int) -> None:
         """Go to `position`, clamped to what is recorded. Raises TraceError where an event does not apply."""
         target = max(0, min(position, len(self.trace)))
-        if self._here.walk_to(target) > FAR:
-            self._jump(target)
-        here = self._here
-        while here.position > target:
-            for token in reversed(here.undo.pop()):
-                undo(here.state, token)
-            here.position -= 1
-        if here.position < target:
-            self._walk(target)
+        if self._here.way_to(target) <= NEAR:
+            self._here.walk(self.trace, target)
+            return
+        with _no_collection():
+            self._go_to(self._best_start(target))
+            self._here.walk(self.trace, target)
 
-    def _jump(self, target: int) -> None:
-        """Go to where the walk to `target` is shortest: a keyframe, a place that was left, or here."""
+    def prepare(self, position: int | None = None) -> Iterator[None]:
+        """Make the way to `position` short before somebody wants to go there, a few milliseconds a turn.
+
+        With None: the way back beyond what can be taken back, if its end is near.
+        """
+        target = self._beyond_way_back() if position is None else min(position, len(self.trace))
+        if target <= 0 or min(place.way_to(target) for place in self._places()) <= NEAR:
+            return
+        with suppress(TraceError):  # going there will tell
+            place = self._stored_before(target)
+            while place.position < target:
+                yield
+                with _no_collection():
+                    place.walk(self.trace, min(place.position + _SLICE, target))
+            self._ready = place
+
+    def _beyond_way_back(self) -> int:
+        """The last position that cannot be gone back to from here; 0 if it is far."""
+        here = self._here
+        return here.first - 1 if len(here.undo) < KEPT // 4 else 0
+
+    def _places(self) -> list[_Place]:
+        return [self._here, *self._left, *([self._ready] if self._ready else [])]
+
+    def _best_start(self, target: int) -> _Place:
+        """Where the way to `target` is shortest: here, a place that was left or prepared, or a keyframe."""
+        nearest = min(self._places(), key=lambda place: place.way_to(target))
         start = self.trace.keyframe_at_or_before(target)
-        nearest = min([self._here, *self._left], key=lambda place: place.walk_to(target))
-        if target - start < nearest.walk_to(target):
-            nearest = _Place(start, self.trace.keyframe(start))
-        if nearest is not self._here:
-            if nearest in self._left:
-                self._left.remove(nearest)
-            self._left.append(self._here)
-            self._here = nearest
+        load = self.trace.keyframe_size(start) // _BYTES
+        if load + target - start < nearest.way_to(target):
+            return self._stored_before(target)
+        return nearest
+
+    def _stored_before(self, target: int) -> _Place:
+        start = self.trace.keyframe_at_or_before(target)
+        return _Place(start, self.trace.keyframe(start))
+
+    def _go_to(self, place: _Place) -> None:
+        """Be at another place; the one that is left is kept."""
+        if place is self._here:
+            return
+        if place is self._ready:
+            self._ready = None
+        elif place in self._left:
+            self._left.remove(place)
+        self._left.append(self._here)
+        self._here = place
 
     def next_step(self) -> bool:
         """Go to the end of the next step. False at the end of what is recorded."""
@@ -124,25 +194,14 @@ class Cursor:
             patch for patches in self.trace.each_patches(first, self.position) for patch in patches
         ]
 
-    def _walk(self, target: int) -> None:
-        """Forward to `target`; what takes an event back is kept for the last ones."""
-        here, trace = self._here, self.trace
-        for patches in trace.each_patches(here.position, target):
-            done = _apply_all(here.state, patches)
-            if target - here.position <= FAR:
-                here.undo.append(done)
-            here.position += 1
-            trace.compare_keyframe(here.position, here.state)
 
-
-def _apply_all(state: dict[str, Any], patches: list[Patch]) -> list[tuple[Any, ...]]:
-    """Apply an event's patches, all or none. What `undo` needs, in their order."""
-    done: list[tuple[Any, ...]] = []
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let Python look for no cycles meanwhile: a walk makes none, but a lot of objects, which would be looked at."""
+    enabled = gc.isenabled()
+    gc.disable()
     try:
-        for patch in patches:
-            done.append(apply(state, patch))
-    except Exception:
-        for token in reversed(done):
-            undo(state, token)
-        raise
-    return done
+        yield
+    finally:
+        if enabled:
+            gc.enable()

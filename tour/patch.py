@@ -19,10 +19,18 @@ from .errors import TraceError
 Patch = list[Any]
 State = dict[str, Any]
 
+Token = tuple[Any, ...]
+"""What takes one patch back."""
+
 _MISSING = object()
+_UNFIT = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
-def apply(state: State, patch: Patch) -> tuple[Any, ...]:
+def _misfit(patch: Patch, error: Exception) -> TraceError:
+    return TraceError(f"the patch {str(patch)[:120]!r} does not fit the state: {error}")
+
+
+def apply(state: State, patch: Patch) -> Token:
     """Apply one patch to `state` in place and return what `undo` needs to take it back.
 
     The state takes ownership of the patch's value: decode the event again to apply it again.
@@ -31,13 +39,31 @@ def apply(state: State, patch: Patch) -> tuple[Any, ...]:
     """
     try:
         return _apply(state, patch)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise TraceError(
-            f"the patch {str(patch)[:120]!r} does not fit the state: {error}"
-        ) from error
+    except _UNFIT as error:
+        raise _misfit(patch, error) from error
 
 
-def undo(state: State, token: tuple[Any, ...]) -> None:
+def apply_all(state: State, patches: list[Patch]) -> list[Token]:
+    """Apply an event's patches, all or none, as `apply` does. Returns what `undo_all` needs."""
+    done: list[Token] = []
+    try:
+        for patch in patches:
+            done.append(_apply(state, patch))
+    except Exception as error:
+        undo_all(state, done)
+        if isinstance(error, _UNFIT):
+            raise _misfit(patch, error) from error
+        raise
+    return done
+
+
+def undo_all(state: State, tokens: list[Token]) -> None:
+    """Take back the patches that returned `tokens`, the last one first."""
+    for token in reversed(tokens):
+        undo(state, token)
+
+
+def undo(state: State, token: Token) -> None:
     """Take back the patch that returned `token`. Tokens are taken back in reverse order."""
     kind, node, key, data = token
     if kind == "set":
@@ -55,7 +81,7 @@ def undo(state: State, token: tuple[Any, ...]) -> None:
         node.insert(*data)
 
 
-def _apply(state: State, patch: Patch) -> tuple[Any, ...]:
+def _apply(state: State, patch: Patch) -> Token:
     kind, path = patch[0], patch[1]
     node: Any = state
     for key in path[:-1]:
@@ -77,7 +103,7 @@ def _apply(state: State, patch: Patch) -> tuple[Any, ...]:
     return _apply_to_list(kind, target, patch[2])
 
 
-def _apply_to_list(kind: str, target: list[Any], value: Any) -> tuple[Any, ...]:
+def _apply_to_list(kind: str, target: list[Any], value: Any) -> Token:
     if kind in ("append", "prepend"):
         if not isinstance(value, list):
             raise TypeError(f"{kind} needs a list of values")

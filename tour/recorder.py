@@ -22,6 +22,9 @@ from .trace import FORMAT, Event
 KEYFRAME_EVERY = 500
 """Least number of events between two keyframes; large states get fewer, so that they never double a trace."""
 
+LARGE_KEYFRAME = 2**16
+"""Bytes of a keyframe from which on the later ones leave out what has finished."""
+
 MAX_KEPT = 256
 """Lines that a file's sink holds back at most between two flushes."""
 
@@ -128,6 +131,8 @@ class Recorder:
         self._since_keyframe = 0
         self._bytes_since_keyframe = 0
         self._keyframe_bytes = 0
+        self._leaves_out = False
+        self._stored_finished: set[str] = set()
         self._closed = False
         self._write(_encode({"kind": "header", "format": FORMAT, **header, "state": state}))
         self.flush()
@@ -161,6 +166,8 @@ class Recorder:
         # The state owns what it is given: lists from the event are handed over as copies.
         for patch in do:
             apply(self.state, [*patch[:2], *(_own(value) for value in patch[2:])])
+            if self._stored_finished and patch[1][0] == "seqs":
+                self._stored_finished.difference_update(patch[1][1:2] or self.state["seqs"])
         self.count += 1
         self._step = step
         self._since_keyframe += 1
@@ -205,11 +212,24 @@ class Recorder:
         self.flush()
 
     def _keyframe(self) -> None:
-        line = _encode({"kind": "keyframe", "i": self.count, "state": self.state})
+        kind, state = "keyframe", self.state
+        if self._leaves_out:
+            kind, state = "partial", self._without_finished()
+        line = _encode({"kind": kind, "i": self.count, "state": state})
         self._write(line)
         self._since_keyframe = 0
         self._bytes_since_keyframe = 0
         self._keyframe_bytes = len(line)
+        self._leaves_out |= len(line) >= LARGE_KEYFRAME
+
+    def _without_finished(self) -> dict[str, Any]:
+        """The state, with null for each request that has finished; a `finished` line holds it, once."""
+        seqs, stored = self.state["seqs"], self._stored_finished
+        ended = [seq_id for seq_id in self.state["finished"] if seq_id in seqs]
+        if new := {seq_id: seqs[seq_id] for seq_id in ended if seq_id not in stored}:
+            self._write(_encode({"kind": "finished", "i": self.count, "seqs": new}))
+            stored.update(new)
+        return {**self.state, "seqs": {**seqs, **dict.fromkeys(ended)}}
 
     def _write(self, line: bytes) -> None:
         for sink in self._sinks:

@@ -11,7 +11,8 @@
 `hash` and `owners` are block ids as text (JSON has no other keys) and are there only for blocks that have one.
 """
 
-from collections.abc import ItemsView, Iterable, Iterator, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, ValuesView
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -143,16 +144,37 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 _decode_foreign_line = msgspec.json.Decoder(_ForeignLine).decode
 _decode_table = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_any = msgspec.json.Decoder().decode
+_NULL = msgspec.Raw(b"null")
 
 
-def stored_state(line: bytes) -> dict[str, Any]:
-    """The state that a line stores. Its requests are decoded, and checked, when they are first looked at."""
+def stored_state(
+    line: bytes, finished: Callable[[str], msgspec.Raw | None] = lambda seq_id: None
+) -> dict[str, Any]:
+    """The state that a line stores. Its requests are decoded, and checked, when they are first looked at.
+
+    `finished` knows the requests in whose places the line has null.
+    """
     try:
         state = _parts(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{_WRONG}: {error}") from error
     check_shape(state | {"seqs": {}} if "seqs" in state else state)
+    requests = state["seqs"]
+    for seq_id in requests.absent():
+        if raw := finished(seq_id):
+            requests[seq_id] = raw
     return state
+
+
+def same_state(state: dict[str, Any], line: bytes) -> bool:
+    """Whether `state` is the one that a line stores, but for requests in whose places the line has null."""
+    try:
+        stored = stored_state(line)
+        for seq_id in stored["seqs"].absent():
+            stored["seqs"][seq_id] = state["seqs"][seq_id]
+        return stored == state
+    except (TraceError, KeyError):
+        return False
 
 
 def _parts(line: bytes) -> dict[str, Any]:
@@ -172,6 +194,10 @@ class Requests(dict[str, Any]):
     Most of a long run's requests have finished long ago and their tokens are most of its state: each is decoded
     when it is first looked at. All that hands out values is overridden, so nobody sees an undecoded one.
     """
+
+    def absent(self) -> list[str]:
+        """The ids in whose places there is null."""
+        return [key for key, value in super().items() if value == _NULL]
 
     def __getitem__(self, key: str) -> Any:
         value = super().__getitem__(key)
@@ -229,7 +255,16 @@ class Requests(dict[str, Any]):
         return repr(dict(self))
 
 
+class _ExactSeq(_Seq, forbid_unknown_fields=True):
+    """A request without other fields: it is checked as it is decoded."""
+
+
+_decode_exact = msgspec.json.Decoder(_ExactSeq).decode
+
+
 def _decode_request(seq_id: str, raw: msgspec.Raw) -> Any:
+    with suppress(msgspec.ValidationError):
+        return msgspec.structs.asdict(_decode_exact(raw))
     try:
         request = _decode_any(raw)
         msgspec.convert(request, _Seq)

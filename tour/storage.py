@@ -63,6 +63,7 @@ class MemoryText:
         """Keep a line; where it starts."""
         start = len(self._data)
         self._data += line
+        self._data += b"\n"
         return start
 
     def read(self, start: int, end: int) -> bytes:
