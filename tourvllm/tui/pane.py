@@ -13,8 +13,9 @@ from rich.text import Span, Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
+from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -51,6 +52,10 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
     """Terms of the glossary that this pane shows."""
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = (("↑ ↓ PgUp PgDn", "scroll"),)
     """Keys of its own, each with what it does."""
+
+    virtual_size = reactive(Size(0, 0), repaint=False)
+    """How large all lines are. Textual's own lays the whole screen out anew at each change; no pane's place
+    depends on what stands in it, so that here only the scroll bar follows."""
 
     class Picked(Message):
         """The user points at a request or at a block, to follow it everywhere; with neither, at nothing."""
@@ -106,26 +111,41 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
     def _rebuild(self) -> None:
         size = self.scrollable_content_region.size
         lines = self._build(size.width, size.height) if size.width > 0 and size.height > 0 else []
-        self._lines = lines
+        before, self._lines = len(self._lines), lines
         self._draw_title()
-        whole = Size(max((line.cell_len for line in lines), default=0), len(lines))
-        if whole != self.virtual_size:
-            self.virtual_size = whole
-            self._drawn.clear()
-            self.refresh()
-        else:
-            self._redraw_what_changed(size.height)
+        self.virtual_size = Size(max((line.cell_len for line in lines), default=0), len(lines))
+        self.bring_in_sight(size.height)
+        self._redraw_what_changed(size.height, before)
 
-    def _redraw_what_changed(self, height: int) -> None:
-        """Most lines stay as they are from one stop to the next: only the others are painted again."""
-        top = int(self.scroll_offset.y)
+    def bring_in_sight(self, height: int) -> None:
+        """Scroll to what is to be seen of the lines, after they were built. Here: where the user has scrolled."""
+
+    def watch_virtual_size(self, whole: Size) -> None:
+        """Let the scroll bar tell how many lines there are; one that comes or goes costs a layout."""
+        height, bar = self.container_size.height, self.vertical_scrollbar
+        self.show_vertical_scrollbar = bar.display = whole.height > height
+        bar.window_virtual_size, bar.window_size = whole.height, height
+        self.scroll_x = min(self.scroll_x, self.max_scroll_x)
+        self.scroll_y = min(self.scroll_y, self.max_scroll_y)
+
+    @property
+    def allow_horizontal_scroll(self) -> bool:
+        """Whether a line is cut off: there is no bar to tell."""
+        return self.max_scroll_x > 0
+
+    def _redraw_what_changed(self, height: int, count: int) -> None:
+        """Paint the lines that are not as they were, when there were `count`: most stay from stop to stop."""
+        top, width = int(self.scroll_offset.y), self.size.width
         before, self._drawn = self._drawn, {}
-        for number in range(top, min(top + height, len(self._lines))):
+        changed = []
+        for number in range(top, min(top + height, max(count, len(self._lines)))):
             drawn = before.get(number)
-            if drawn and drawn[0] == _look(self._lines[number]):
+            if drawn and number < len(self._lines) and drawn[0] == _look(self._lines[number]):
                 self._drawn[number] = drawn
             else:
-                self.refresh_line(number)
+                changed.append(Region(0, number - top, width, 1))
+        if changed:
+            self.refresh(*changed)
 
     def notify_style_update(self) -> None:
         """The theme has changed: every line is drawn anew."""

@@ -76,7 +76,12 @@ class SourcePane(Pane):
         ("Shift+← Shift+→", "sideways"),
     )
 
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self._ran: int | None = None
+
     def build(self, view: View, width: int, height: int) -> list[Text]:
+        self._ran = None
         at = view.event.at if view.event else None
         self.set_title(printable(at[0]) if at else "source")
         if not at:
@@ -94,8 +99,13 @@ class SourcePane(Pane):
                 lines[number - 1] = self._marked(lines[number - 1].plain, mark, width)
         if 0 < at[1] <= len(lines):
             lines[at[1] : at[1]] = _rest(lines[at[1] - 1].plain.rstrip(), width)
-        self.call_after_refresh(self.show_line, at[1] - 1, height)
+        self._ran = at[1] - 1
         return lines
+
+    def bring_in_sight(self, height: int) -> None:
+        """Bring the line that ran in sight."""
+        if self._ran is not None:
+            self.show_line(self._ran, height)
 
     def _marked(self, plain: str, mark: str, width: int) -> Text:
         line = Text(mark + plain[1:], style=theme.style("here") if mark == "▶" else BOLD)
