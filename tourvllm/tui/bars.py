@@ -8,7 +8,7 @@ from textual.widgets import Static
 
 from ..tour.text import printable
 from . import theme
-from .pane import BOLD
+from .pane import BOLD, Look, look_of
 from .session import Session
 from .view import View
 
@@ -101,6 +101,7 @@ class Bar(Static):
 
     def __init__(self, id: str) -> None:
         super().__init__("", id=id, markup=False)
+        self._look: Look | None = None
 
     def set(self, line: Text) -> None:
         """Show a line; of the parts that follow tabs the first that fits stands at the right edge."""
@@ -111,6 +112,10 @@ class Bar(Static):
                 line = Text.assemble(line, " " * room, end)
                 break
         line = theme.draw(line)
+        look = look_of(line)
+        if look == self._look:
+            return
+        self._look = look
         line.no_wrap = True
         line.overflow = "crop" if theme.is_ascii() else "ellipsis"
         self.update(line, layout=False)

@@ -11,6 +11,7 @@ Panes write the signs as they are: the base of all panes and bars passes what is
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rich.style import Style
 from rich.text import Text
@@ -187,13 +188,23 @@ def style(what: str) -> Style:
 
 def hue(index: int) -> Style:
     """Black letters on the hue of request number `index`."""
-    return Style(color="black", bgcolor=HUES[index % len(HUES)], bold=True)
+    return _on_hue(HUES[index % len(HUES)])
 
 
 def tint(index: int) -> Style:
     """Text in the hue of request number `index`."""
     tints = _THEMES[_now].tints
-    return Style(color=tints[index % len(tints)])
+    return _in_colour(tints[index % len(tints)])
+
+
+@lru_cache
+def _on_hue(colour: str) -> Style:
+    return Style(color="black", bgcolor=colour, bold=True)
+
+
+@lru_cache
+def _in_colour(colour: str) -> Style:
+    return Style(color=colour)
 
 
 def code() -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -39,7 +40,7 @@ class View:
     step: Step | None
     new_blocks: frozenset[int] = frozenset()
     freed_blocks: frozenset[int] = frozenset()
-    changed: frozenset[str] = frozenset()
+    changed: frozenset[tuple[str, ...]] = frozenset()
     why: str = ""
     notes: tuple[str, ...] = ()
     decisions: tuple[str, ...] = ()
@@ -51,7 +52,7 @@ class View:
 
     def is_new(self, *path: str) -> bool:
         """Whether the value at this path of the state, or one below it, changed on the way here."""
-        return "/".join(path) in self.changed
+        return path in self.changed
 
     def faded(self, seq_id: str) -> bool:
         """Whether another request is followed, so that this one stands back."""
@@ -95,23 +96,24 @@ def look(
         freed_blocks=frozenset(freed - new),
         changed=_changed_paths(patches),
         why=why(event, cursor.state) if event else "",
-        notes=tuple(
-            note
-            for position in range(first if cursor.position == 0 else first + 1, cursor.position + 1)
-            for note in _said(trace, position)
-        ),
+        notes=_notes(trace, first if cursor.position == 0 else first + 1, cursor.position),
         decisions=_decisions(cursor, first) if cursor.at_step_end else (),
         at_step_end=cursor.at_step_end,
-        hues={seq_id: index for index, seq_id in enumerate(cursor.state.get("seqs") or ())},
+        hues=dict(zip(cursor.state.get("seqs") or (), count())),
         selection=selection,
         watched=rows,
     )
 
 
-def _said(trace: Trace, position: int) -> list[str]:
-    """The narrations of a position, and what explains the answer of its question."""
-    ask = trace.asks.get(position)
-    return [*trace.notes.get(position, ()), *([ask.say] if ask and ask.say else [])]
+def _notes(trace: Trace, first: int, last: int) -> tuple[str, ...]:
+    """The narrations of these positions, and what explains the answers of their questions."""
+    told: list[str] = []
+    for position in range(first, last + 1) if trace.notes or trace.asks else ():
+        told += trace.notes.get(position, ())
+        ask = trace.asks.get(position)
+        if ask and ask.say:
+            told.append(ask.say)
+    return tuple(told)
 
 
 def _moved_blocks(patches: list[Patch]) -> tuple[set[int], set[int]]:
@@ -129,13 +131,9 @@ def _moved_blocks(patches: list[Patch]) -> tuple[set[int], set[int]]:
     return new, freed
 
 
-def _changed_paths(patches: list[Patch]) -> frozenset[str]:
-    found = set()
-    for patch in patches:
-        path = [str(key) for key in patch[1]]
-        for length in range(1, len(path) + 1):
-            found.add("/".join(path[:length]))
-    return frozenset(found)
+def _changed_paths(patches: list[Patch]) -> frozenset[tuple[str, ...]]:
+    changed = {tuple(patch[1]) for patch in patches}  # a step changes most of its paths often
+    return frozenset(path[:end] for path in changed for end in range(1, len(path) + 1))
 
 
 def _decisions(cursor: Cursor, first: int) -> tuple[str, ...]:

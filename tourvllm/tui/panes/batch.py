@@ -11,7 +11,7 @@ from rich.text import Text
 from ...tour.text import printable
 from ...tour.text import token as shown_token
 from .. import theme
-from ..pane import BOLD, SELECTS, Pane, name, pointing, tint
+from ..pane import BOLD, PLAIN, SELECTS, Pane, Part, joined, name, named, pointing, tint, width_of
 from ..view import View
 
 LABEL = 15
@@ -21,7 +21,7 @@ ROWS = ("cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping")
 
 EXPLAINED = "│ a request begins   █ cached before   ▒ computed in this step   · later"
 
-Column = dict[str, Text]
+Column = dict[str, list[Part]]
 Parts = tuple[int, int, int]
 
 
@@ -113,21 +113,21 @@ class BatchPane(Pane):
         room = width - LABEL - (10 if last else 6)
         while number < total:
             column = _column(view, batch, number, number == first)
-            if column["token"].cell_len > room and columns:
+            wide = width_of(column["token"])
+            if wide > room and columns:
                 break
-            room -= column["token"].cell_len
+            room -= wide
             columns.append(column)
             number += 1
         lines = []
         for row in rows:
-            cells = [column[row] for column in columns]
-            end = Text("│" + str(total), BOLD) if number == total else Text()
-            line = Text.assemble((f"{row:<{LABEL}}", theme.style("dim")), *cells)
-            if row == "cu_seqlens_q":
-                line = Text.assemble(line, end)
+            line = [(f"{row:<{LABEL}}", theme.style("dim"))]
+            line += [part for column in columns for part in column[row]]
+            if row == "cu_seqlens_q" and number == total:
+                line.append(("│" + str(total), BOLD))
             if row == "token" and last and number < total:
-                line.append(f" +{total - number} more", style=BOLD)
-            lines.append(line)
+                line.append((f" +{total - number} more", BOLD))
+            lines.append(joined(line))
         return lines, number
 
 
@@ -138,26 +138,25 @@ def _column(view: View, batch: dict[str, Any], number: int, leads: bool) -> Colu
     seq_id, opens = batch["seqs"][index], starts[index] == number
     pieces = view.state["seqs"][seq_id]["pieces"]
     position, slot = batch["positions"][number], batch["slot_mapping"][number]
-    words = theme.style("faded") if view.faded(seq_id) else Style()
-    head = Text.assemble((f"{number} ", BOLD), name(view, seq_id)) if opens else Text()
+    words, dim = theme.style("faded") if view.faded(seq_id) else PLAIN, theme.style("dim")
+    head: list[Part] = [(f"{number} ", BOLD), named(view, seq_id)] if opens else []
     if leads and not opens:
-        head = Text.assemble("… ", name(view, seq_id))
+        head = [("… ", PLAIN), named(view, seq_id)]
     piece = shown_token(pieces[position] if position < len(pieces) else "?")
-    cells = {
+    cells: Column = {
         "cu_seqlens_q": head,
-        "token": Text(piece, tint(view, seq_id) + pointing(seq_id)),
-        "position": Text(str(position), words),
-        "block*size+off": Text(f"{slot // size}*{size}+{slot % size}", words),
-        "slot_mapping": Text(str(slot), words + pointing(block=slot // size)),
+        "token": [(piece, tint(view, seq_id) + pointing(seq_id))],
+        "position": [(str(position), words)],
+        "block*size+off": [(f"{slot // size}*{size}+{slot % size}", words)],
+        "slot_mapping": [(str(slot), words + pointing(block=slot // size))],
     }
-    wide = max(cell.cell_len for cell in cells.values()) + 1
+    wide = max(map(width_of, cells.values())) + 1
+    columns = {}
     for row, cell in cells.items():
-        missing = wide - cell.cell_len
-        cell.append(("─" if row == "cu_seqlens_q" else " ") * missing, theme.style("dim"))
-    border = ("│" if opens else " ", theme.style("dim"))
-    columns = {row: Text.assemble(border, cell) for row, cell in cells.items()}
-    if not opens:
-        columns["cu_seqlens_q"] = Text.assemble(("─", theme.style("dim")), cells["cu_seqlens_q"])
+        filler = "─" if row == "cu_seqlens_q" else " "
+        border = "│" if opens else filler
+        own = cell[0][1] if row != "cu_seqlens_q" else PLAIN
+        columns[row] = [(border, dim), *cell, (filler * (wide - width_of(cell)), own + dim)]
     return columns
 
 

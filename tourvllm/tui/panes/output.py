@@ -8,7 +8,7 @@ from rich.text import Text
 
 from ...tour.text import line as one_line
 from .. import theme
-from ..pane import BOLD, SELECTS, Pane, first_ones, name, wrap
+from ..pane import BOLD, PLAIN, SELECTS, Pane, first_ones, joined, name, named, width_of, wrap
 from ..view import View
 
 
@@ -45,16 +45,19 @@ class OutputPane(Pane):
 
     def _end(self, view: View, seq_id: str, seq: dict[str, Any], width: int) -> list[Text]:
         """The newest words, on one line."""
-        head = Text.assemble(name(view, seq_id), " ")
-        room = max(4, width - head.cell_len)
+        head = [named(view, seq_id), (" ", PLAIN)]
+        room = max(4, width - width_of(head))
         pieces = seq["text"][-room:]
         text = one_line("".join(pieces)).strip()
+        if not text:
+            return [joined([*head, ("…", theme.style("dim"))])]
         cut = len(text) > room or len(pieces) < len(seq["text"])
-        tail = Text("…" + text[-(room - 1) :] if cut else text, _style(view, seq_id))
+        tail, style = "…" + text[-(room - 1) :] if cut else text, _style(view, seq_id)
+        new = len(tail)
         if pieces and view.is_new("seqs", seq_id, "text"):
-            tail.stylize(BOLD, max(0, len(tail) - len(one_line(pieces[-1]))))
-        return [Text.assemble(head, tail if text else ("…", theme.style("dim")))]
+            new = max(0, new - len(one_line(pieces[-1])))
+        return [joined([*head, (tail[:new], style), (tail[new:], style + BOLD)])]
 
 
 def _style(view: View, seq_id: str) -> Style:
-    return theme.style("faded") if view.faded(seq_id) else Style()
+    return theme.style("faded") if view.faded(seq_id) else PLAIN

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from operator import floordiv
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from .. import theme
-from ..pane import BOLD, Pane, tint
+from ..pane import BOLD, Kept, Pane, tint
 from ..view import View
 from .block import block_lines
 
@@ -61,6 +62,7 @@ class PoolPane(Pane):
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self._grid = Grid(1, 1, 1, 1)
+        self._used: Kept[Counter[int]] = Kept()
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         blocks, told = view.state["blocks"], self._told(view, width)
@@ -105,7 +107,7 @@ class PoolPane(Pane):
 
     def _shares(self, view: View, grid: Grid) -> list[Text]:
         """Each cell as full as its blocks are in use; the followed request's share in its hue."""
-        total, used = view.state["blocks"]["total"], _in_use(view.state["blocks"], grid.blocks)
+        total, used = view.state["blocks"]["total"], self._in_use(view.state["blocks"], grid.blocks)
         style_of = _share_styles(view, grid.blocks)
         plain: Style = theme.style("faded" if view.selection.seq else "dim")
         rows = []
@@ -118,6 +120,11 @@ class PoolPane(Pane):
                 cells.append((sign, style_of.get(cell, plain)))
             rows.append(_assemble(start, grid, cells))
         return rows
+
+    def _in_use(self, blocks: dict[str, Any], per_cell: int) -> Counter[int]:
+        """How many blocks of each cell are in use. Most stops take and free none, so that the count is kept."""
+        made_of = list(blocks["free"]), list(blocks["owners"]), blocks["total"], per_cell
+        return self._used.get(made_of, partial(_in_use, blocks, per_cell))
 
     # Selecting
 

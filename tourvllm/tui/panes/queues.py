@@ -9,10 +9,10 @@ from rich.text import Text
 from ...plain import waits_for
 from ...tour.text import printable
 from .. import theme
-from ..pane import BOLD, SELECTS, Pane, name
+from ..pane import BOLD, PLAIN, SELECTS, Pane, Part, joined, named, width_of
 from ..view import View
 
-Entry = Callable[[View, str], Text]
+Entry = Callable[[View, str], list[Part]]
 
 LABEL = 9
 """Cells of a queue's name."""
@@ -42,8 +42,11 @@ class QueuesPane(Pane):
             )
         label = _label("waiting", view.is_new("waiting"))
         rows = [
-            Text.assemble(
-                label if i == 0 else " " * LABEL, self._waiting_entry(view, seq_id, width - LABEL)
+            joined(
+                [
+                    (" " * LABEL, PLAIN) if i else label,
+                    *self._waiting_entry(view, seq_id, width - LABEL),
+                ]
             )
             for i, seq_id in enumerate(waiting)
         ]
@@ -51,23 +54,29 @@ class QueuesPane(Pane):
 
     def _queue(self, view: View, queue: str, entry: Entry, width: int, height: int) -> list[Text]:
         """Entries side by side after the queue's name, on as many lines as they need; all only where they fit."""
-        line = _label(queue, view.is_new(queue))
+        line = [_label(queue, view.is_new(queue))]
         ids: list[str] = view.state[queue]
         if not ids:
-            return [line.append("-", style=theme.style("dim"))]
+            return [joined([*line, ("-", theme.style("dim"))])]
         lines: list[Text] = []
-        most = 2 * max(2, height)
+        most, used = 2 * max(2, height), LABEL
         for i, seq_id in enumerate(ids):
             cell = entry(view, seq_id)
-            if line.cell_len > LABEL and line.cell_len + 2 + cell.cell_len > width:
-                lines.append(line)
-                line = Text(" " * LABEL)
+            wide = width_of(cell)
+            if used > LABEL and used + 2 + wide > width:
+                lines.append(joined(line))
+                line, used = [(" " * LABEL, PLAIN)], LABEL
             if len(lines) >= most:
-                return [*lines, line.append(f"… {len(ids) - i:,} more", theme.style("dim"))]
-            line.append("  " if line.cell_len > LABEL else "").append_text(cell)
-        return [*lines, line]
+                more = f"… {len(ids) - i:,} more"
+                return [*lines, joined([*line, (more, theme.style("dim"))])]
+            if used > LABEL:
+                line.append(("  ", PLAIN))
+                used += 2
+            line += cell
+            used += wide
+        return [*lines, joined(line)]
 
-    def _waiting_entry(self, view: View, seq_id: str, room: int = 1000) -> Text:
+    def _waiting_entry(self, view: View, seq_id: str, room: int = 1000) -> list[Part]:
         seq = view.state["seqs"][seq_id]
         style = _row(view, seq_id, view.is_new("seqs", seq_id, "waits_for"))
         reason = printable(waits_for(seq, len(view.state["blocks"]["free"])))
@@ -75,33 +84,31 @@ class QueuesPane(Pane):
         if seq["preemptions"] and seq["waits_for"]:
             times = f" {seq['preemptions']}x" if seq["preemptions"] > 1 else ""
             before = f" preempted{times}"
-        head = Text.assemble(name(view, seq_id), (f" {seq['num_tokens']}t ", _row(view, seq_id)))
-        if head.cell_len + len(reason) + len(before) > room:
+        head = [named(view, seq_id), (f" {seq['num_tokens']}t ", _row(view, seq_id))]
+        if width_of(head) + len(reason) + len(before) > room:
             reason = reason.replace(" blocks", "")
-        return Text.assemble(head, (reason, style), (before, _row(view, seq_id, True)))
+        return [*head, (reason, style), (before, _row(view, seq_id, True))]
 
-    def _running_entry(self, view: View, seq_id: str) -> Text:
+    def _running_entry(self, view: View, seq_id: str) -> list[Part]:
         seq = view.state["seqs"][seq_id]
-        text = Text.assemble(name(view, seq_id), (f" {seq['num_tokens']}t", _row(view, seq_id)))
+        parts = [named(view, seq_id), (f" {seq['num_tokens']}t", _row(view, seq_id))]
         if seq["num_scheduled_tokens"]:
-            text.append(f"+{seq['num_scheduled_tokens']}", style=_row(view, seq_id, True))
-        return text
+            parts.append((f"+{seq['num_scheduled_tokens']}", _row(view, seq_id, True)))
+        return parts
 
-    def _finished_entry(self, view: View, seq_id: str) -> Text:
+    def _finished_entry(self, view: View, seq_id: str) -> list[Part]:
         seq = view.state["seqs"][seq_id]
         new = view.is_new("seqs", seq_id, "finish_reason")
         style = BOLD if new else theme.style("dim")
-        return Text.assemble(
-            name(view, seq_id), (f" {printable(str(seq['finish_reason']))}", style)
-        )
+        return [named(view, seq_id), (f" {printable(str(seq['finish_reason']))}", style)]
 
 
 def _row(view: View, seq_id: str, bold: bool = False) -> Style:
     """The style of words about a request."""
     if view.faded(seq_id):
         return theme.style("faded")
-    return BOLD if bold else Style()
+    return BOLD if bold else PLAIN
 
 
-def _label(text: str, changed: bool) -> Text:
-    return Text.assemble((f"{text:<{LABEL}}", BOLD if changed else theme.style("dim")))
+def _label(text: str, changed: bool) -> Part:
+    return f"{text:<{LABEL}}", BOLD if changed else theme.style("dim")

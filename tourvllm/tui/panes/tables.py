@@ -2,14 +2,26 @@
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from typing import ClassVar
 
-from rich.style import Style
 from rich.text import Text
 from textual import events
 
 from .. import theme
-from ..pane import SELECTS, Pane, first_ones, name, pointing, tint
+from ..pane import (
+    PLAIN,
+    SELECTS,
+    UNDERLINED,
+    Pane,
+    Part,
+    first_ones,
+    joined,
+    named,
+    pointing,
+    tint,
+    width_of,
+)
 from ..view import View
 
 NUMBER = re.compile(r"\d+")
@@ -30,21 +42,29 @@ class TablesPane(Pane):
         state = view.state
         order = state["running"] + state["waiting"] + state["finished"]
         # By the blocks' owners: to look at every request would decode all that have finished long ago.
-        holders = {seq_id for owners in state["blocks"]["owners"].values() for seq_id in owners}
+        holders = set(chain.from_iterable(state["blocks"]["owners"].values()))
         return [seq_id for seq_id in order if seq_id in holders]
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         holders = self.requests(view)
         shown = first_ones(view, holders, 2 * height)
-        most = ZOOMED_ROWS if self.zoomed else ROWS
-        lines = [line for seq_id in shown for line in _table(view, seq_id, width, most)]
-        if len(lines) > height:
-            short = [_table(view, seq_id, width, 1, True) for seq_id in shown]
-            if all(len(table) == 1 for table in short):
-                lines = _side_by_side([table[0] for table in short], width)
+        lines = self._lines_of(view, shown, width, height)
         if len(holders) > len(shown):
             lines.append(Text(f"… {len(holders) - len(shown):,} more", theme.style("dim")))
         return lines or [Text("Nobody holds a block.", style=theme.style("dim"))]
+
+    def _lines_of(self, view: View, shown: list[str], width: int, height: int) -> list[Text]:
+        """The tables as long as they are; if there is no room for that, short ones if each fits on a line."""
+        most = ZOOMED_ROWS if self.zoomed else ROWS
+        lines: list[Text] = []
+        left = list(shown)
+        while left and len(lines) <= height:
+            lines += _table(view, left.pop(0), width, most)
+        if len(lines) > height:
+            short = [_table(view, seq_id, width, 1, True) for seq_id in shown]
+            if all(len(table) == 1 for table in short):
+                return _side_by_side([table[0] for table in short], width)
+        return lines + [line for seq_id in left for line in _table(view, seq_id, width, most)]
 
     def point(self, event: events.Click) -> None:
         """Select the block whose number is under the mouse, or the request."""
@@ -62,22 +82,23 @@ class TablesPane(Pane):
 
 def _table(view: View, seq_id: str, width: int, most: int, short: bool = False) -> list[Text]:
     """A request's table on lines of `width`, about `most` of them."""
-    head = Text.assemble(name(view, seq_id), " ")
-    indent, tail = head.cell_len + 1, _tail(view, seq_id, short)
-    lines, line, used = [], head, head.cell_len
+    line = [named(view, seq_id), (" ", PLAIN)]
+    used = width_of(line)
+    indent, tail = used + 1, _tail(view, seq_id, short)
+    lines = []
     for text, style in _cells(view, seq_id, (width - indent) * most - len(tail)):
         if used + len(text) > width:
-            lines.append(line)
-            line, used = Text(" " * indent), indent
-        line.append(text, style).append(" ")
+            lines.append(joined(line))
+            line, used = [(" " * indent, PLAIN)], indent
+        line += [(text, style), (" ", PLAIN)]
         used += len(text) + 1
     if used + len(tail) > width:
-        lines.append(line)
-        line = Text(" " * indent)
-    return [*lines, line.append(tail, theme.style("dim"))]
+        lines.append(joined(line))
+        line = [(" " * indent, PLAIN)]
+    return [*lines, joined([*line, (tail, theme.style("dim"))])]
 
 
-def _cells(view: View, seq_id: str, room: int) -> list[tuple[str, Style]]:
+def _cells(view: View, seq_id: str, room: int) -> list[Part]:
     """The table's entries, so many that they take about `room` cells."""
     table: list[int] = view.state["seqs"][seq_id]["block_table"]
     blocks = view.state["blocks"]
@@ -88,7 +109,7 @@ def _cells(view: View, seq_id: str, room: int) -> list[tuple[str, Style]]:
     for block in [*table[: count // 2], *table[-(count // 2) :]] if cut else table:
         style = plain
         if len(blocks["owners"].get(str(block), ())) > 1:
-            style += Style(underline=True)
+            style += UNDERLINED
         if block in view.new_blocks:
             style += theme.style("new")
         if block == view.selection.block:

@@ -1,7 +1,7 @@
 """The run as a whole."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from rich.style import Style
@@ -10,13 +10,16 @@ from textual import events
 from textual.message import Message
 
 from ...tour.timings import tokens_of, whole
-from ...tour.trace import Step, Trace
+from ...tour.trace import Mark, Step, Trace
 from .. import theme
-from ..pane import Pane
+from ..pane import PLAIN, Kept, Pane, Part, joined
 from ..view import View
 
 LABEL = 8
 """Cells of a row's name."""
+
+BOOKMARKED = Style(underline=True, bold=True)
+"""A step whose bookmark gave way to a more telling mark."""
 
 LEGEND = " │ P preempt  F finish  E evict  R reject  B bookmark"
 
@@ -43,6 +46,8 @@ class TimelinePane(Pane):
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self._shown: list[Step] = []
+        self._bars: Kept[list[str]] = Kept()
+        self._letters: Kept[tuple[dict[int, str], set[int]]] = Kept()
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         steps = view.trace.steps
@@ -53,11 +58,13 @@ class TimelinePane(Pane):
         self.set_title(self._heading(view, width))
         if not shown:
             return [Text("No step yet.", theme.style("dim"))]
+        facts = [step.facts for step in shown]
+        use, prefill, decode, waiting = self._bars.get(facts, partial(_bars_of, facts))
         rows = [
-            self._row("KV use", shown, here - first, _kv_use, Style()),
-            self._row("prefill", shown, here - first, _prefill, theme.style("prefill")),
-            self._row("decode", shown, here - first, _decode, theme.style("decode")),
-            self._row("waiting", shown, here - first, _waiting, Style()),
+            _row("KV use", use, here - first, PLAIN),
+            _row("prefill", prefill, here - first, theme.style("prefill")),
+            _row("decode", decode, here - first, theme.style("decode")),
+            _row("waiting", waiting, here - first, PLAIN),
             self._marks(view.trace, shown, here - first, width),
         ]
         fewer = {1: (0,), 2: (0, 4), 3: (0, 1, 4), 4: (0, 1, 2, 4)}.get(height)
@@ -72,34 +79,23 @@ class TimelinePane(Pane):
             text += f" · step {view.step.number}: {view.times.total_ms:.1f} ms = {parts}"
         return text
 
-    def _row(
-        self,
-        label: str,
-        shown: list[Step],
-        here: int,
-        value: Callable[[dict[str, Any]], float],
-        style: Style,
-    ) -> Text:
-        """A bar for each step, full at the most of those shown (KV use: at the whole pool)."""
-        line = Text.assemble((f"{label:<{LABEL}}", theme.style("dim")))
-        values = [value(step.facts) for step in shown]
-        most = max(1, *values)
-        for i, number in enumerate(values):
-            line.append(_bar(number / most), style + theme.style("column") if i == here else style)
-        return line
-
     def _marks(self, trace: Trace, shown: list[Step], here: int, width: int) -> Text:
-        letters, bookmarked = _letters(trace, shown)
-        line = Text.assemble((f"{'marks':<{LABEL}}", theme.style("dim")))
+        marks = _marks_of(trace, shown)
+        letters, bookmarked = self._letters.get(marks, partial(_letters, marks))
+        parts: list[Part] = [(f"{'marks':<{LABEL}}", theme.style("dim"))]
         for i, step in enumerate(shown):
             sign = letters.get(step.number, "│" if i == here else " ")
-            style = theme.style("here") if i == here else Style()
-            both = step.number in bookmarked and sign != "B"
-            line.append(sign, style + Style(underline=True, bold=True) if both else style)
-        room = width - line.cell_len - len(LEGEND)
+            style = theme.style("here") if i == here else PLAIN
+            if step.number in bookmarked and sign != "B":
+                style += BOOKMARKED
+            if parts[-1][1] is style:
+                parts[-1] = parts[-1][0] + sign, style
+            else:
+                parts.append((sign, style))
+        room = width - LABEL - len(shown) - len(LEGEND)
         if room >= 0:
-            line.append(" " * room + LEGEND, theme.style("dim"))
-        return line
+            parts.append((" " * room + LEGEND, theme.style("dim")))
+        return joined(parts)
 
     def point(self, event: events.Click) -> None:
         """Ask for the step of the column under the mouse."""
@@ -111,6 +107,28 @@ class TimelinePane(Pane):
 
 def _start(step: Step) -> int:
     return step.start
+
+
+def _row(label: str, bars: str, here: int, style: Style) -> Text:
+    """A line of bars; that of the step that we are at stands out."""
+    return joined(
+        (
+            (f"{label:<{LABEL}}", theme.style("dim")),
+            (bars[:here], style),
+            (bars[here : here + 1], style + theme.style("column")),
+            (bars[here + 1 :], style),
+        )
+    )
+
+
+def _bars_of(facts: list[dict[str, Any]]) -> list[str]:
+    """For each row a bar for each step, full at the most of those shown (KV use: at the whole pool)."""
+    rows = []
+    for value in (_kv_use, _prefill, _decode, _waiting):
+        values = [value(each) for each in facts]
+        most = max(1, *values)
+        rows.append("".join(_bar(number / most) for number in values))
+    return rows
 
 
 def _bar(share: float) -> str:
@@ -134,7 +152,17 @@ def _waiting(facts: dict[str, Any]) -> float:
     return whole(facts.get("waiting"))
 
 
-def _letters(trace: Trace, shown: list[Step]) -> tuple[dict[int, str], set[int]]:
+def _marks_of(trace: Trace, shown: list[Step]) -> list[Mark]:
+    """The marks of these steps."""
+    first = bisect_left(trace.marks, shown[0].start, key=_position)
+    return trace.marks[first : bisect_right(trace.marks, shown[-1].end, key=_position)]
+
+
+def _position(mark: Mark) -> int:
+    return mark.position
+
+
+def _letters(marks: list[Mark]) -> tuple[dict[int, str], set[int]]:
     """The most telling mark of each step: a preemption before a rejection, an end, an eviction, a bookmark.
 
     And the steps that have a bookmark.
@@ -142,10 +170,7 @@ def _letters(trace: Trace, shown: list[Step]) -> tuple[dict[int, str], set[int]]
     order = "PRFEB"
     found: dict[int, str] = {}
     bookmarked: set[int] = set()
-    first = bisect_left(trace.marks, shown[0].start, key=lambda mark: mark.position)
-    for mark in trace.marks[first:]:
-        if mark.position > shown[-1].end:
-            break
+    for mark in marks:
         best = found.get(mark.step, mark.letter)
         found[mark.step] = min(best, mark.letter, key=order.find)
         if mark.letter == "B":
