@@ -64,7 +64,7 @@ class Terminal:
         """Send keys one by one; the milliseconds from the last of them to the first new bytes."""
         for key in keys[:-1]:
             self._process.send(key)
-            self.settle(quiet=3 * QUIET)
+            self.settle()
         start = time.perf_counter()
         self._process.send(keys[-1])
         self._process.read_nonblocking(1 << 16, timeout=60)
@@ -135,7 +135,10 @@ def replay(home: Path, where: str, path: Path, presses: int) -> Iterator[Row]:
     """Open a trace, press the keys near its end and in its middle, jump far."""
     trace = read_trace(path)
     last = trace.steps[-1].number
-    far = [f":{1 + last * (i * 7 % 10) // 10}\r" for i in range(presses)]
+    there = min(
+        presses, last // 2 - 1
+    )  # at the first step p changes nothing, and nothing is painted
+    far = [[*f":{1 + last * (i * 7 % 10) // 10}", "\r"] for i in range(presses)]
     size = f"{len(trace):,} events, {last:,} steps"
     del trace
     with opened(home, "replay", str(path)) as app:
@@ -147,11 +150,14 @@ def replay(home: Path, where: str, path: Path, presses: int) -> Iterator[Row]:
         yield once(where, "read to its end after", f"{time.perf_counter() - start - 3:.1f} s more")
         yield app.times(where, "End, the first time", [[END]])
         for key in "pnSs":
-            yield app.times(where, f"{key} at the end", [key] * presses)
+            yield app.times(where, f"{key} at the end", [key] * (there if key in "pn" else presses))
         yield app.times(where, "Home, End", [[START], [END]] * (presses // 2))
         yield app.times(where, ": to a step far off", far)
+        app.press([*f":{last // 2}", "\r"])
         for key in "pnSs":
-            yield app.times(where, f"{key} in the middle", [key] * presses)
+            yield app.times(
+                where, f"{key} in the middle", [key] * (there if key in "pn" else presses)
+            )
         yield once(where, "memory", app.memory)
 
 

@@ -119,10 +119,13 @@ def test_any_seeks_show_what_a_walk_from_the_start_shows(run, data, near, kept):
         patch.setattr(cursor_module, "KEPT", kept)
         cursor = Cursor(trace)
         for position in positions:
-            prepared = data.draw(st.sampled_from([None, position, position - 3, False]))
-            if prepared is not False:
-                for _ in cursor.prepare(prepared):
-                    assert cursor.state == states[cursor.position]
+            ahead = data.draw(st.sampled_from(["there", "back", "end", ""]))
+            for _ in {
+                "there": cursor.prepare(position - 3),
+                "back": cursor.prepare_way_back(),
+                "end": cursor.prepare_end(),
+            }.get(ahead, ()):
+                assert cursor.state == states[cursor.position]
             cursor.seek(position)
             assert cursor.position == max(0, min(position, len(trace)))
             assert cursor.state == states[cursor.position]
@@ -178,7 +181,7 @@ def test_the_way_back_is_prepared_beyond_what_can_be_taken_back(run, monkeypatch
     cursor = Cursor(trace)
     start = keyframes(trace)[-2]
     cursor.seek(start + 3)
-    for _ in cursor.prepare():
+    for _ in cursor.prepare_way_back():
         assert cursor.position == start + 3
     walked = watch_walks(monkeypatch)
     for position in range(start + 2, start - 30, -1):

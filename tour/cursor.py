@@ -1,9 +1,8 @@
 """A place in a trace and the state there: forwards, backwards, to any event, to any step."""
 
-import gc
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,7 +57,7 @@ class _Place:
             undo_all(self.state, self.undo.pop())
             self.position -= 1
         while self.position < target:
-            pause = min(target, trace.keyframe_after(self.position))
+            pause = min(target, trace.keyframe_after(self.position) or target)
             for patches in trace.each_patches(self.position, pause):
                 self.undo.append(apply_all(self.state, patches))
                 self.position += 1
@@ -71,13 +70,16 @@ class Cursor:
     Stepping forward keeps what is needed to step back, so neighbours cost one event; a far jump starts from the
     nearest keyframe, or from a place that an earlier jump has left or that was prepared. What a position shows
     never depends on how one came there.
+
+    `has_grown` is called after a far walk, which may have made a million objects.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, has_grown: Callable[[], None] = lambda: None) -> None:
         self.trace = trace
+        self._has_grown = has_grown
         self._here = _Place(0, trace.initial_state())
         self._left: deque[_Place] = deque(maxlen=_LEFT)
-        self._ready: _Place | None = None
+        self._ready: dict[str, _Place] = {}
 
     @property
     def position(self) -> int:
@@ -116,33 +118,38 @@ class Cursor:
         if self._here.way_to(target) <= NEAR:
             self._here.walk(self.trace, target)
             return
-        with _no_collection():
-            self._go_to(self._best_start(target))
-            self._here.walk(self.trace, target)
+        self._go_to(self._best_start(target))
+        self._here.walk(self.trace, target)
+        self._has_grown()
 
-    def prepare(self, position: int | None = None) -> Iterator[None]:
-        """Make the way to `position` short before somebody wants to go there, a few milliseconds a turn.
+    def prepare(self, position: int) -> Iterator[None]:
+        """Make the way to `position` short before somebody wants to go there, a few milliseconds a turn."""
+        return self._prepare("there", min(position, len(self.trace)))
 
-        With None: the way back beyond what can be taken back, if its end is near.
-        """
-        target = self._beyond_way_back() if position is None else min(position, len(self.trace))
+    def prepare_end(self) -> Iterator[None]:
+        """Make the way to the end of what is recorded short."""
+        return self._prepare("end", len(self.trace))
+
+    def prepare_way_back(self) -> Iterator[None]:
+        """Make the way back short beyond what can be taken back, if that is not far."""
+        here = self._here
+        return self._prepare("back", here.first - 1 if len(here.undo) < KEPT // 4 else 0)
+
+    def _prepare(self, name: str, target: int) -> Iterator[None]:
+        """Make a place ready, the only one of that name."""
         if target <= 0 or min(place.way_to(target) for place in self._places()) <= NEAR:
             return
         with suppress(TraceError):  # going there will tell
+            yield
             place = self._stored_before(target)
             while place.position < target:
                 yield
-                with _no_collection():
-                    place.walk(self.trace, min(place.position + _SLICE, target))
-            self._ready = place
-
-    def _beyond_way_back(self) -> int:
-        """The last position that cannot be gone back to from here; 0 if it is far."""
-        here = self._here
-        return here.first - 1 if len(here.undo) < KEPT // 4 else 0
+                place.walk(self.trace, min(place.position + _SLICE, target))
+            self._ready[name] = place
+            self._has_grown()
 
     def _places(self) -> list[_Place]:
-        return [self._here, *self._left, *([self._ready] if self._ready else [])]
+        return [self._here, *self._left, *self._ready.values()]
 
     def _best_start(self, target: int) -> _Place:
         """Where the way to `target` is shortest: here, a place that was left or prepared, or a keyframe."""
@@ -161,9 +168,8 @@ class Cursor:
         """Be at another place; the one that is left is kept."""
         if place is self._here:
             return
-        if place is self._ready:
-            self._ready = None
-        elif place in self._left:
+        self._ready = {name: ready for name, ready in self._ready.items() if ready is not place}
+        if place in self._left:
             self._left.remove(place)
         self._left.append(self._here)
         self._here = place
@@ -193,15 +199,3 @@ class Cursor:
         return [
             patch for patches in self.trace.each_patches(first, self.position) for patch in patches
         ]
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Let Python look for no cycles meanwhile: a walk makes none, but a lot of objects, which would be looked at."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -6,7 +6,6 @@ state, so a `partial` keyframe has null in their places; `finished` lines hold e
 
 from array import array
 from bisect import bisect_left, bisect_right
-from math import inf
 from typing import Any
 
 import msgspec
@@ -54,10 +53,10 @@ class Keyframes:
         """The last position not after `position` whose state is stored."""
         return self._positions[bisect_right(self._positions, position) - 1]
 
-    def after(self, position: int) -> float:
-        """The first position after `position` whose state is stored; infinite if there is none."""
+    def after(self, position: int) -> int | None:
+        """The first position after `position` whose state is stored."""
         index = bisect_right(self._positions, position)
-        return self._positions[index] if index < len(self._positions) else inf
+        return self._positions[index] if index < len(self._positions) else None
 
     def size(self, position: int) -> int:
         """The bytes of the state stored at `position`, which `at_or_before` has returned."""

@@ -285,8 +285,8 @@ class Trace:
         """The last position not after `position` whose state is stored."""
         return self._keyframes.at_or_before(position)
 
-    def keyframe_after(self, position: int) -> float:
-        """The first position after `position` whose state is stored; infinite if there is none."""
+    def keyframe_after(self, position: int) -> int | None:
+        """The first position after `position` whose state is stored."""
         return self._keyframes.after(position)
 
     def keyframe_size(self, position: int) -> int:

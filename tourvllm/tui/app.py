@@ -1,5 +1,6 @@
 """The app: keys move the session, and its life goes with the screen's."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,7 @@ from textual.binding import BindingType
 from textual.timer import Timer
 
 from ..tour.lessons import Progress
-from . import welcome
+from . import garbage, welcome
 from .config import Config
 from .dialogs import Dialogs
 from .keys import bindings
@@ -29,6 +30,11 @@ SEARCH_SECONDS = 0.02
 
 READ_SECONDS = 0.015
 """How long a long trace is read on at each tick."""
+
+PREPARE_SECONDS = 0.005
+"""How long what may be wanted next is prepared before keys and painting have a turn."""
+
+PAUSE = 0.001
 
 QUIET = 0.1
 """Seconds after a key in which nothing is read on, so that the next key need not wait."""
@@ -55,6 +61,7 @@ class TourApp(Dialogs):
         self.progress = progress
         self.earlier: list[Session] = []
         self.playing = False
+        self._preparing = False
         self._noted: Session | None = None
         self._moved = 0.0
         self._speed = SPEEDS.index(2.0)
@@ -70,11 +77,13 @@ class TourApp(Dialogs):
         self.fit()
         self.show()
         self.set_interval(TICK, self._tick)
+        garbage.put_off()
         if self.order is not None:
             self.call_after_refresh(self.session.start, self.order)
 
     async def on_unmount(self) -> None:
         """End the engine with the app; note what was learned."""
+        garbage.put_off_no_more()
         self._note_progress()
         await self.session.close()
 
@@ -111,14 +120,25 @@ class TourApp(Dialogs):
         ]
 
     def _tick(self) -> None:
+        garbage.collect(quiet=time.monotonic() - self._moved > QUIET)
         if self.session.reading and time.monotonic() - self._moved > QUIET:
             self._dirty |= self.session.read_on(READ_SECONDS)
+        elif not self._preparing:
+            self._prepare()
         if self.session.searching:
             self.session.search_on(SEARCH_SECONDS)
             self._dirty = True
         if self._dirty:
             self.session.follow()
             self.show()
+
+    def _prepare(self) -> None:
+        """While nothing else is to do, prepare what may be wanted next."""
+        session = self.session
+        idle = not (session.cursor is None or session.reading or session.busy or self._dirty)
+        self._preparing = idle and session.prepare_on(PREPARE_SECONDS)
+        if self._preparing:
+            asyncio.get_running_loop().call_later(PAUSE, self._prepare)
 
     def show(self) -> None:
         """Draw, and put the question that the walk has come to."""

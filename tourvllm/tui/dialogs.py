@@ -69,8 +69,12 @@ class Dialogs(Board):
     def action_go_to(self) -> None:
         """Ask for a step's number."""
         if self.ready():
-            prompt = PromptScreen("go to step:", check=_step_problem)
+            prompt = PromptScreen("go to step:", check=_step_problem, typing=self._expect)
             self.prompt(prompt, lambda text: self.move(partial(self.session.go_to_step, int(text))))
+
+    def _expect(self, text: str) -> None:
+        if not _step_problem(text):
+            self.session.expect_step(int(text))
 
     def action_find(self) -> None:
         """Ask for a text, and go to the next stop that has to do with it."""

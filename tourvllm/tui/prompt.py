@@ -27,6 +27,7 @@ class PromptScreen(Modal[str | None]):
 
     label: what is asked for. value: what stands there already; `replace`: typing takes its place.
     check: the sentence that says what is wrong, or None. complete: what may follow a beginning, for Tab.
+    typing: told the line as it is typed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -49,6 +50,7 @@ class PromptScreen(Modal[str | None]):
         check: Check = lambda text: None,
         complete: Complete | None = None,
         replace: bool = False,
+        typing: Callable[[str], None] = lambda text: None,
     ) -> None:
         super().__init__()
         self._label = label
@@ -57,6 +59,7 @@ class PromptScreen(Modal[str | None]):
         self._check = check
         self._complete = complete
         self._replace = replace
+        self._typing = typing
 
     def compose(self) -> ComposeResult:
         """A line that explains, over the line to type."""
@@ -113,6 +116,7 @@ class PromptScreen(Modal[str | None]):
         """What was said of an earlier line is no longer true."""
         event.stop()
         self.say(self._hint)
+        self._typing(event.value.strip())
 
     def on_click(self, event: events.Click) -> None:
         """A click outside leaves."""

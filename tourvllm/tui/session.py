@@ -6,7 +6,7 @@ going back never disturbs it. Keys that come while the engine or a search is on 
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ class Session(Driver):
         self._forward = False
         self._waiting: deque[Callable[[], None]] = deque()
         self._ids: set[str] = set()
+        self._expected: int | None = None
+        self._preparing: Iterator[None] | None = None
         super().__init__(trace, link, steps, path)
         if self.cursor is not None:
             self._go_to_first_step()
@@ -93,6 +95,33 @@ class Session(Driver):
         self.message = self.trace.problem or Bookmarks(self.trace).load() or self.message
         return True
 
+    def expect_step(self, number: int) -> None:
+        """The reader may want to go to step `number` next."""
+        ends = (step.end for step in self.trace.steps if step.number == number)
+        self._expected, self._preparing = next(ends, None), None
+
+    def prepare_on(self, seconds: float) -> bool:
+        """Prepare, for a while, the ways that the reader may take next: to there, back, to the end.
+
+        Whether there is more to prepare.
+        """
+        until = time.monotonic() + seconds
+        self._preparing = self._preparing or self._next_ways()
+        for _ in self._preparing:
+            if time.monotonic() > until:
+                return True
+        self._preparing = None
+        return False
+
+    def _next_ways(self) -> Iterator[None]:
+        cursor = self.place()
+        if self._expected is not None:
+            yield from cursor.prepare(self._expected)
+        else:
+            yield from cursor.prepare_way_back()
+            if not self.live:
+                yield from cursor.prepare_end()
+
     @property
     def searching(self) -> bool:
         """Whether a search over what is recorded is on its way."""
@@ -106,6 +135,7 @@ class Session(Driver):
     def do(self, action: Callable[[], None]) -> None:
         """Run a moving action now, or after those that are on their way."""
         self.message = ""
+        self._expected = None
         if self.busy:
             if self.goal and (self.goal["until"] in ("break", "mark") or "number" in self.goal):
                 self.halt()
