@@ -135,9 +135,10 @@ def replay(home: Path, where: str, path: Path, presses: int) -> Iterator[Row]:
     """Open a trace, press the keys near its end and in its middle, jump far."""
     trace = read_trace(path)
     last = trace.steps[-1].number
-    there = min(
+    steps = min(
         presses, last // 2 - 1
-    )  # at the first step p changes nothing, and nothing is painted
+    )  # before the first step p changes nothing: nothing is painted
+    walks = [[key] * steps for key in "pn"] + [[key] * presses for key in "Ss"]
     far = [[*f":{1 + last * (i * 7 % 10) // 10}", "\r"] for i in range(presses)]
     size = f"{len(trace):,} events, {last:,} steps"
     del trace
@@ -149,15 +150,13 @@ def replay(home: Path, where: str, path: Path, presses: int) -> Iterator[Row]:
         app.settle(quiet=3)
         yield once(where, "read to its end after", f"{time.perf_counter() - start - 3:.1f} s more")
         yield app.times(where, "End, the first time", [[END]])
-        for key in "pnSs":
-            yield app.times(where, f"{key} at the end", [key] * (there if key in "pn" else presses))
+        for keys in walks:
+            yield app.times(where, f"{keys[0]} at the end", keys)
         yield app.times(where, "Home, End", [[START], [END]] * (presses // 2))
         yield app.times(where, ": to a step far off", far)
         app.press([*f":{last // 2}", "\r"])
-        for key in "pnSs":
-            yield app.times(
-                where, f"{key} in the middle", [key] * (there if key in "pn" else presses)
-            )
+        for keys in walks:
+            yield app.times(where, f"{keys[0]} in the middle", keys)
         yield once(where, "memory", app.memory)
 
 

@@ -1,0 +1,29 @@
+"""Python's search for unused cycles, done between keys: in a long trace it takes up to 60 ms, now and then."""
+
+import gc
+
+MOST = 100_000
+"""New objects with which no quiet moment is waited for: somebody may keep a key down."""
+
+SELDOM = 10
+"""Times more seldom than its threshold says is everything searched: most of it has come to stay."""
+
+
+def put_off() -> None:
+    """From now on search only in `collect`. What has been loaded by now stays, and is not searched again."""
+    gc.freeze()
+    gc.disable()
+
+
+def collect(quiet: bool) -> None:
+    """Search about as far as Python would have by itself, if the moment is quiet or too much has gathered."""
+    most_young, most_middle, most_old = gc.get_threshold()
+    young, middle, old = gc.get_count()
+    if young > (most_young if quiet else MOST):
+        gc.collect(0 if middle <= most_middle else 1 if old <= SELDOM * most_old else 2)
+
+
+def put_off_no_more() -> None:
+    """Let Python search by itself again."""
+    gc.enable()
+    gc.unfreeze()
