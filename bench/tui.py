@@ -135,9 +135,8 @@ def replay(home: Path, where: str, path: Path, presses: int) -> Iterator[Row]:
     """Open a trace, press the keys near its end and in its middle, jump far."""
     trace = read_trace(path)
     last = trace.steps[-1].number
-    steps = min(
-        presses, last // 2 - 1
-    )  # before the first step p changes nothing: nothing is painted
+    # At the trace's start p changes nothing, and nothing is painted.
+    steps = min(presses, last // 2 - 1)
     walks = [[key] * steps for key in "pn"] + [[key] * presses for key in "Ss"]
     far = [[*f":{1 + last * (i * 7 % 10) // 10}", "\r"] for i in range(presses)]
     size = f"{len(trace):,} events, {last:,} steps"
