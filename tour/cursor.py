@@ -78,7 +78,7 @@ class Cursor:
         self.trace = trace
         self._has_grown = has_grown
         self._here = _Place(0, trace.initial_state())
-        self._left: deque[_Place] = deque(maxlen=_LEFT)
+        self._left: list[_Place] = []
         self._ready: dict[str, _Place] = {}
 
     @property
@@ -121,6 +121,8 @@ class Cursor:
         self._go_to(self._best_start(target))
         self._here.walk(self.trace, target)
         self._has_grown()
+        if len(self._left) > 2 * _LEFT:
+            self._forget()
 
     def prepare(self, position: int) -> Iterator[None]:
         """Make the way to `position` short before somebody wants to go there, a few milliseconds a turn."""
@@ -137,6 +139,7 @@ class Cursor:
 
     def _prepare(self, name: str, target: int) -> Iterator[None]:
         """Make a place ready, the only one of that name."""
+        self._forget()
         if target <= 0 or min(place.way_to(target) for place in self._places()) <= NEAR:
             return
         with suppress(TraceError):  # going there will tell
@@ -169,10 +172,13 @@ class Cursor:
         if place is self._here:
             return
         self._ready = {name: ready for name, ready in self._ready.items() if ready is not place}
-        if place in self._left:
-            self._left.remove(place)
+        self._left = [left for left in self._left if left is not place]
         self._left.append(self._here)
         self._here = place
+
+    def _forget(self) -> None:
+        """Let go of places that were left long ago: to free a million objects takes a while."""
+        del self._left[:-_LEFT]
 
     def next_step(self) -> bool:
         """Go to the end of the next step. False at the end of what is recorded."""
