@@ -46,7 +46,7 @@ def test_replay(tmp_path):
     assert terminal.restored
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_restores_the_terminal(cache, number):
     terminal = Terminal("run", "kv_pressure")
     terminal.wait_for("step 1  SCHEDULE")

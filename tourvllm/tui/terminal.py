@@ -23,7 +23,7 @@ def run_app(app: App[Any]) -> int:
 async def _run_until_signal(app: App[Any]) -> None:
     """Run the app; a polite signal to end restores the terminal first."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
         loop.add_signal_handler(number, partial(app.exit, return_code=128 + number))
     await app.run_async()
 
