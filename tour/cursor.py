@@ -25,8 +25,8 @@ _BYTES = 700
 _SLICE = 256
 """Events that are applied in a turn of a preparation: some two milliseconds."""
 
-_LEFT = 2
-"""Places that are kept when a far jump leaves them: one often goes back there."""
+_LEFT = 1
+"""Places that are kept when a far jump leaves them: one often goes back there. In a long run each takes 30 MB."""
 
 _NEVER = 2**62
 
@@ -121,7 +121,7 @@ class Cursor:
         self._go_to(self._best_start(target))
         self._here.walk(self.trace, target)
         self._has_grown()
-        if len(self._left) > 2 * _LEFT:
+        if len(self._left) > _LEFT + 1:
             self._forget()
 
     def prepare(self, position: int) -> Iterator[None]:
@@ -143,6 +143,7 @@ class Cursor:
         if target <= 0 or min(place.way_to(target) for place in self._places()) <= NEAR:
             return
         with suppress(TraceError):  # going there will tell
+            self._ready.pop(name, None)
             yield
             place = self._stored_before(target)
             while place.position < target:
