@@ -12,7 +12,7 @@ def printable(text: str) -> str:
 
     Escape sequences cannot act, lines cannot break, text direction cannot be turned around.
     """
-    if text.isascii() and text.isprintable():
+    if text.isprintable():  # to Python, what is dropped or shown otherwise below is not
         return text
     return "".join(_one(character) for character in text)
 
