@@ -63,7 +63,8 @@ async def test_a_breakpoint_that_can_never_trigger_is_refused_and_the_prompt_sta
         assert "is not an expression" in lines(app)[-2]
         await press(pilot, ["ctrl+u"])
         await write(pilot, "Q.num_tokens > 3")
-        assert "there is no Q" in lines(app)[-2]
+        assert "there is no Q" in lines(app)[-3]
+        assert "running, seqs, step, stop, total, waiting" in lines(app)[-2]  # told to its end
         await press(pilot, ["escape", "n"])
         assert len(app.session.breakpoints) == before
         assert at(app)[0] == 1
@@ -75,14 +76,14 @@ async def test_the_list_of_breakpoints_turns_off_edits_adds_and_deletes():
         await press(pilot, "B")
         await pilot.pause(0.5)
         assert "[x] preempt" in text(app)
-        assert "1 hit  scenario" in text(app)
+        assert "1 in the run  scenario" in text(app)
         await press(pilot, ["space"])
         assert "[ ] preempt" in text(app)
         await press(pilot, ["a"])
         await write(pilot, "finish if seq == 'B'")
         await pilot.pause(0.3)
         assert "[x] finish if seq == 'B'" in text(app)
-        assert "1 hit  yours" in text(app)
+        assert "1 in the run  yours" in text(app)
         await press(pilot, ["enter", "ctrl+u"])
         await write(pilot, "finish hits 2")
         await press(pilot, ["home", "down", "d", "d"])
@@ -176,7 +177,7 @@ async def test_w_adds_edits_and_deletes_watches_and_completes_names():
         assert f"A.block_table[1] * block_size + 2 = {table[1] * 4 + 2}" in text(app)
         await press(pilot, ["enter", "ctrl+u"])
         await write(pilot, "nobody + 1")
-        assert "there is no nobody" in lines(app)[-2]
+        assert "there is no nobody" in text(app)
         await press(pilot, ["ctrl+u", *"A.num_", "tab"])
         assert "num_cached_tokens" in lines(app)[-2]
         await write(pilot, "tokens")
@@ -645,6 +646,20 @@ async def test_a_line_typed_faster_than_the_prompt_opens_is_taken_whole():
         await pilot.pause(0.2)
         assert app.in_front
         assert at(app)[0] == 30
+
+
+async def test_a_key_right_after_a_prompt_s_enter_or_escape_is_not_lost_in_its_line():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        fast = ["colon", "3", "0", "enter", "colon", "1", "2", "enter", "b", "escape", "n", "s"]
+        for key in fast:
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await settle(pilot)
+        await pilot.pause(0.2)
+        assert app.in_front
+        assert at(app)[0] == 14
+        step = app.session.trace.step_at(at(app)[1])
+        assert at(app)[1] == step.start + 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ It stands at the bottom of the screen: the answer has to be found in what is sho
 import re
 from typing import ClassVar
 
+from rich.style import Style
 from rich.text import Text
 from textual import events
 
@@ -13,7 +14,7 @@ from ..tour.lessons import grade
 from ..tour.scenario import CHOICE_LETTERS
 from ..tour.trace import Ask
 from . import theme
-from .dialog import Dialog, paragraphs
+from .dialog import Dialog, caret, keys_told, paragraphs
 
 MAX_ANSWER = 200
 OF_NUMBERS = "0123456789+-*/(). "
@@ -55,23 +56,21 @@ class AskScreen(Dialog[str | None]):
         if self.ask.choices:
             last = CHOICE_LETTERS[len(self.ask.choices) - 1]
             keys = f"{CHOICE_LETTERS[0]}-{last} ↑ ↓ choose   Enter answers   {LEAVES}"
-            return [*question, *self._choices(width), Text(), Text(keys, theme.style("dim"))]
+            return [*question, *self._choices(width), Text(), *keys_told(keys, width)]
+        refused = "a number, please; Tab looks at the state, Esc skips the question"
         return [
             *question,
-            *paragraphs(f"your answer: {self._answer}▁", width),
-            Text(),
-            Text(f"{self._typing}   Enter answers   {LEAVES}", theme.style("dim")),
+            *paragraphs(f"your answer: {self._answer}{caret()}", width),
+            *(paragraphs(refused, width, theme.style("alarm")) if self._refused else [Text()]),
+            *keys_told(f"type it   Enter answers   {LEAVES}", width),
         ]
-
-    @property
-    def _typing(self) -> str:
-        """How to answer; a number is asked for by name once something else was typed."""
-        return "a number, please" if self._refused else "type it"
 
     def _choices(self, width: int) -> list[Text]:
         lines = []
         for letter, choice in zip(CHOICE_LETTERS, self.ask.choices, strict=False):
             here = letter == self._answer
+            if choice.lower() == letter:  # it is its own letter
+                letter, choice = choice, ""
             first, *rest = paragraphs(choice, width - 5, "bold" if here else "")
             lines.append(Text.assemble(f"{'▶' if here else ' '} ", (letter, "bold"), "  ", first))
             lines += [Text.assemble("     ", line) for line in rest]
@@ -79,8 +78,10 @@ class AskScreen(Dialog[str | None]):
 
     def _result(self, width: int) -> list[Text]:
         """Right or wrong, both answers, and why."""
-        verdict = " right " if self.right else " not quite "
-        lines = [Text(verdict, theme.style("chosen"))]
+        colours = theme.textual_theme(theme.name())
+        word, colour = ("right", "success") if self.right else ("not quite", "warning")
+        style = Style(color=getattr(colours, colour), bold=True, reverse=True)
+        lines = [Text(f" {word} ", style)]
         lines += paragraphs(f"you said: {self._given}", width)
         if not self.right:
             lines += paragraphs(f"the answer: {self.ask.answer}", width)

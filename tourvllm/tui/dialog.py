@@ -92,6 +92,25 @@ def paragraphs(text: str, width: int, style: Style | str = "") -> list[Text]:
     ]
 
 
+def keys_told(text: str, width: int) -> list[Text]:
+    """What some keys do, three spaces between them: no line ends within what one of them does."""
+    held = "   ".join(part.replace(" ", "\xa0") for part in text.split("   "))
+    lines = wrap(held, width, theme.style("dim"))
+    for line in lines:
+        line.plain = line.plain.replace("\xa0", " ")
+    return lines
+
+
+def arrow() -> str:
+    """What stands between an old and a new value. One ASCII sign would be read as a comparison."""
+    return "->" if theme.is_ascii() else "→"
+
+
+def caret() -> str:
+    """Where the next letter will stand."""
+    return "_" if theme.is_ascii() else "▁"
+
+
 def flowing(text: str, width: int, style: Style | str = "") -> list[Text]:
     """The same for running text: only an empty line begins a new paragraph, with a gap before it."""
     lines: list[Text] = []

@@ -15,7 +15,7 @@ from ..tour.text import printable
 from ..tour.triggers import check_breakpoint
 from . import theme, watch
 from .breakpoints import BreakpointEntry, count_hits
-from .dialog import Dialog, paragraphs
+from .dialog import Dialog, keys_told, paragraphs
 from .prompt import PromptScreen, name_completer
 from .session import Session
 
@@ -51,8 +51,7 @@ class ListDialog(Dialog[None]):
             if number == self.row:
                 row.stylize(theme.style("here"))
         empty = [Text(self.EMPTY, theme.style("dim"))] if not rows else []
-        keys = paragraphs(self.KEYS, width, theme.style("dim"))
-        return [Text(), *rows, *empty, Text(), *keys]
+        return [Text(), *rows, *empty, Text(), *keys_told(self.KEYS, width)]
 
     def on_key(self, event: events.Key) -> None:
         """Move, leave, or what the list is for."""
@@ -145,11 +144,16 @@ class BreakpointsScreen(ListDialog):
         return [self._line(entry, width) for entry in self.session.breakpoints]
 
     def _line(self, entry: BreakpointEntry, width: int) -> Text:
-        hits = "…" if entry.count is None else f"{entry.count} hit{'s' * (entry.count != 1)}"
+        hits = "…" if entry.count is None else f"{entry.count:,} {self._counted}"
         whose = "scenario" if entry.from_scenario else "yours"
         line = Text(f" {'[x]' if entry.enabled else '[ ]'} {printable(entry.line)}")
-        line.truncate(max(10, width - 22), overflow="ellipsis", pad=True)
-        return line.append(f"{hits:>10}  {whose:<9}", style="" if entry.enabled else "dim")
+        line.truncate(max(10, width - 30), overflow="ellipsis", pad=True)
+        return line.append(f"{hits:>18}  {whose:<9}", style="" if entry.enabled else "dim")
+
+    @property
+    def _counted(self) -> str:
+        """What the counts are of: all that is recorded, also what is still ahead of the reader."""
+        return "so far" if self.session.recording else "in the run"
 
     def pressed(self, key: str) -> None:
         """Toggle, add, edit, delete."""
@@ -184,8 +188,14 @@ class WatchScreen(ListDialog):
 
     def __init__(self, session: Session, selected: str | None) -> None:
         super().__init__(session)
-        state = session.place().state
-        self._templates = watch.templates(state, selected)
+        self._whose = watch.whose(session.place().state, selected)
+        self._templates = watch.templates(self._whose)
+
+    def lines(self, width: int) -> list[Text]:
+        """Below the list, how to get what is ready-made for another request."""
+        told = f"+ is ready-made for {self._whose}: follow another request (x), and it is for that one."
+        more = paragraphs(told, width, theme.style("dim")) if self._whose else []
+        return [*super().lines(width), *more]
 
     @property
     def _ready_made(self) -> list[str]:

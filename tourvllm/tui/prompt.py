@@ -1,7 +1,9 @@
 """A line to type at the bottom of the screen. What is wrong with it is said above it, and it stays open."""
 
+import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from os.path import commonprefix
 from typing import Any, ClassVar
 
@@ -10,15 +12,23 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from ..tour.text import printable
 from . import theme
-from .dialog import Modal
+from .dialog import Modal, put
+from .pane import wrap
 
 Check = Callable[[str], str | None]
 Complete = Callable[[str], list[str]]
 MAX_TYPED = 2000
+MOST_SAID = 3
+"""Lines that a hint or a problem may take."""
+
+PATIENCE = 1.0
+"""Seconds in which letters reach the line, however busy the machine is."""
+
 _WORD = re.compile(r"[A-Za-z_][\w.]*$")
 
 
@@ -31,13 +41,15 @@ class PromptScreen(Modal[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "leave"),
+        Binding("escape", "leave", "leave", priority=True),
+        Binding("enter", "submit", "take the line", priority=True),
         Binding("tab", "complete", "complete", priority=True),
     ]
     DEFAULT_CSS: ClassVar[str] = """
     PromptScreen { background: transparent; }
-    PromptScreen > Vertical { dock: bottom; height: 2; background: $panel; }
-    PromptScreen Static { height: 1; width: 1fr; }
+    PromptScreen > Vertical { dock: bottom; height: auto; background: $panel; }
+    PromptScreen Horizontal { height: 1; }
+    PromptScreen #said { width: 1fr; padding: 0 1; }
     PromptScreen #label { width: auto; text-style: bold; }
     PromptScreen Input { width: 1fr; background: $panel; }
     """
@@ -60,11 +72,13 @@ class PromptScreen(Modal[str | None]):
         self._complete = complete
         self._replace = replace
         self._typing = typing
+        self._told: tuple[str, bool] = hint, False
+        self._refused: str | None = None
 
     def compose(self) -> ComposeResult:
         """A line that explains, over the line to type."""
         with Vertical():
-            yield Static(self._said(self._hint), id="said", markup=False)
+            yield Static(id="said", markup=False)
             with Horizontal():
                 yield Static(f" {self._label} ", id="label", markup=False)
                 yield Input(
@@ -73,40 +87,60 @@ class PromptScreen(Modal[str | None]):
 
     def on_mount(self) -> None:
         """Type at the end of what stands there."""
+        self._show_told()
         self.query_one(Input).focus()
 
-    def _said(self, text: str, alarm: bool = False) -> Text:
-        line = Text(f" {printable(text)}", no_wrap=True, overflow="ellipsis")
-        line.stylize(theme.style("alarm" if alarm else "dim"))
-        return theme.draw(line)
+    def on_resize(self) -> None:
+        """Break the sentence above the line anew."""
+        self._show_told()
 
     def say(self, text: str, alarm: bool = False) -> None:
         """Put a sentence above the line."""
-        self.query_one("#said", Static).update(self._said(text, alarm), layout=False)
+        if self._told != (text, alarm):
+            self._told = text, alarm
+            self._show_told()
 
-    async def on_key(self, event: events.Key) -> None:
+    def _show_told(self) -> None:
+        text, alarm = self._told
+        width = max(1, self.app.size.width - 2)
+        lines = wrap(printable(text), width, theme.style("alarm" if alarm else "dim"))
+        if len(lines) > MOST_SAID:
+            lines = [
+                *lines[: MOST_SAID - 1],
+                Text(f"{lines[MOST_SAID - 1].plain[: width - 2]} …", lines[0].style),
+            ]
+        put(self.query_one("#said", Static), lines)
+
+    def on_key(self, event: events.Key) -> None:
         """Keys that were typed before the line had the focus are for it: fingers can be quicker than a screen.
 
         A letter that the line has taken does not come here.
         """
         line = self.query_one(Input)
-        if event.key == "enter":
-            event.stop()
-            await line.action_submit()
-        elif event.key == "backspace" and self.focused is not line:
+        if event.key == "backspace" and self.focused is not line:
             line.action_delete_left()
         elif event.is_printable and event.character:
             if line.select_on_focus:
                 line.value, line.select_on_focus = "", False
             line.insert_text_at_cursor(event.character)
 
-    @on(Input.Submitted)
-    def submit(self, event: Input.Submitted) -> None:
+    async def _typed_so_far(self) -> Input:
+        """The line, once the letters that are on their way to it have come.
+
+        The app waits here, so that no later key is taken for one of the line's.
+        """
+        await _at_rest(self)
+        line = self.query_one(Input)
+        await _at_rest(line)
+        return line
+
+    async def action_submit(self) -> None:
         """Return what was typed, or say what is wrong with it."""
-        event.stop()
-        typed = event.value.strip()
+        line = await self._typed_so_far()
+        typed = line.value.strip()
         problem = self._check(typed) if typed else None
         if problem:
+            self._refused = line.value
             self.say(problem, alarm=True)
         else:
             self.dismiss(typed or None)
@@ -115,21 +149,22 @@ class PromptScreen(Modal[str | None]):
     def typed(self, event: Input.Changed) -> None:
         """What was said of an earlier line is no longer true."""
         event.stop()
-        self.say(self._hint)
+        if event.value != self._refused:
+            self.say(self._hint)
         self._typing(event.value.strip())
 
     def on_click(self, event: events.Click) -> None:
         """A click outside leaves."""
-        if event.screen_y < self.size.height - 2:
+        if event.screen_y < self.query_one(Vertical).region.y:
             self.dismiss(None)
 
     def action_leave(self) -> None:
         """Leave without a line."""
         self.dismiss(None)
 
-    def action_complete(self) -> None:
+    async def action_complete(self) -> None:
         """Complete the name before the cursor as far as there is one way to go on."""
-        line = self.query_one(Input)
+        line = await self._typed_so_far()
         found = _WORD.search(line.value[: line.cursor_position])
         start = found[0] if found else ""
         ways = self._complete(start) if self._complete else []
@@ -138,6 +173,14 @@ class PromptScreen(Modal[str | None]):
         line.insert_text_at_cursor(commonprefix(ways)[len(start) :])  # noqa: RUF071  (of names)
         if len(ways) > 1:
             self.call_after_refresh(self.say, "  ".join(way.rpartition(".")[2] for way in ways))
+
+
+async def _at_rest(widget: Widget) -> None:
+    """Wait until a widget has taken in what was sent to it so far."""
+    rests = asyncio.Event()
+    if widget.call_later(rests.set):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(rests.wait(), PATIENCE)
 
 
 def name_completer(values: dict[str, Any]) -> Complete:

@@ -10,7 +10,7 @@ from ..engine.config import ORDERS, POLICIES, EngineConfig
 from ..engine.errors import ConfigError
 from ..tour.text import printable
 from . import theme
-from .dialog import Dialog, paragraphs
+from .dialog import Dialog, arrow, caret, keys_told, paragraphs
 
 MAX_DIGITS = 9
 DIGITS = "0123456789"
@@ -82,7 +82,7 @@ class RestartScreen(Dialog[dict[str, Any] | None]):
             *rows,
             Text(),
             *paragraphs(self.problem, width, "bold"),
-            *paragraphs(keys, width, theme.style("dim")),
+            *keys_told(keys, width),
         ]
 
     def _line(self, number: int, field: Field, width: int) -> Text:
@@ -90,11 +90,11 @@ class RestartScreen(Dialog[dict[str, Any] | None]):
         old, new = self._old[field.name], self._new[field.name]
         line = Text()
         line.append(f"{'▶' if here else ' '} {field.name:<23}", style="bold" if here else "")
-        value = f"{_shown(new)}{'▁' if here and self._typing else ''}"
+        value = f"{_shown(new)}{caret() if here and self._typing else ''}"
         if new == old:
             line.append(f"{value:<24}", style="bold" if here else "")
         else:
-            line.append(f"{_shown(old)} → ")
+            line.append(f"{_shown(old)} {arrow()} ")
             line.append(value, style=theme.style("chosen") if here else "bold")
             line.append(" " * max(1, 2 + 23 + 24 - line.cell_len))
         line.append(field.about, style=theme.style("dim"))

@@ -29,10 +29,14 @@ def of_scenario(trace: Trace) -> list[str]:
     return [line for line in lines[:MAX_WATCHES] if isinstance(line, str)]
 
 
-def templates(state: dict[str, Any], selected: str | None) -> list[str]:
-    """The ready-made expressions, for the request that is followed, or the first that runs, or the first."""
+def whose(state: dict[str, Any], selected: str | None) -> str | None:
+    """Whom the ready-made expressions are for: who is followed, or the first that runs, or the first."""
     queues = [*_list(state, "running"), *_list(state, "waiting"), *(state.get("seqs") or ())]
-    seq = selected or next((item for item in queues if isinstance(item, str)), None)
+    return selected or next((item for item in queues if isinstance(item, str)), None)
+
+
+def templates(seq: str | None) -> list[str]:
+    """The ready-made expressions for a request; without one, those that need none."""
     return [text.format(seq=seq) for text in TEMPLATES if seq or "{seq}" not in text]
 
 
