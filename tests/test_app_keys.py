@@ -552,8 +552,10 @@ async def test_help_begins_with_the_focused_pane():
         async with app.run_test(size=size) as pilot:
             app.base.set_focus(app.base.query_one("#tables"))
             await press(pilot, ["question_mark"])
-            assert "THIS PANE: TABLES" in text(app)
+            assert "THIS PANE: BLOCK TABLES" in text(app)
+            assert "13+1/14" in text(app)  # its signs
             assert "block table" in text(app)
+            assert "Esc closes" in text(app)
 
 
 async def test_the_first_run_shows_a_hint_until_a_key():

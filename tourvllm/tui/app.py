@@ -227,6 +227,7 @@ class TourApp(Dialogs):
     def picked(self, event: Pane.Picked) -> None:
         """The user points at a request or a block; pointing at it again lets it go."""
         event.stop()
+        self.session.message = ""
         chosen = Selection(event.seq, event.block)
         self.selection = Selection() if chosen == self.selection else chosen
         self.show()
@@ -243,7 +244,10 @@ class TourApp(Dialogs):
         return self.in_front
 
     async def on_event(self, event: events.Event) -> None:
-        """The first key takes the hint away, and does what it does."""
+        """A key takes away what was said of the one before, the first one the hint; and does what it does."""
+        if isinstance(event, events.Key) and self.in_front and self.session.message:
+            self.session.message = ""
+            self.queue_refresh()
         if self._hint and isinstance(event, events.Key):
             self.dismiss_hint()
             welcome.remember()
@@ -256,7 +260,4 @@ class TourApp(Dialogs):
                 self.action_zoom()
             elif self.selection != Selection():
                 self.selection = Selection()
-                self.show()
-            elif self.session.message:
-                self.session.message = ""
                 self.show()

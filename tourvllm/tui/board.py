@@ -15,7 +15,7 @@ from textual.widgets import Static
 from . import theme
 from .bars import Bar, key_line, status_line
 from .config import Config
-from .keys import NARROW_LINE, WIDE_LINE
+from .keys import NARROW_LINE, WIDE_LINE, while_zoomed
 from .keys import key_line as keys_now
 from .pane import Pane
 from .panes import (
@@ -32,7 +32,7 @@ from .panes import (
 )
 from .session import Session
 from .view import Selection, View, look
-from .welcome import WELCOME
+from .welcome import NARROW_WELCOME, WELCOME
 
 VIEWS = {
     "state": ("why", "queues", "tables", "batch"),
@@ -97,7 +97,7 @@ class Board(App[None]):
             yield BatchPane("batch")
             yield OutputPane("output")
         yield TimelinePane("timeline")
-        yield Static(theme.shown(WELCOME), id="hint", markup=False)
+        yield Static(id="hint", markup=False)
         yield Bar("keys")
 
     @property
@@ -140,7 +140,7 @@ class Board(App[None]):
         status = status_line(self.session, view, self.playing_as, narrow)
         base.query_one("#status", Bar).set(status)
         line = NARROW_LINE if narrow else WIDE_LINE
-        keys = keys_now(line, self.config.keys)
+        keys = keys_now(while_zoomed(line) if self._zoomed else line, self.config.keys)
         base.query_one("#keys", Bar).set(key_line(self.session.message, keys))
         base.query_one("#why", WhyPane).error = self.session.error
         for pane in base.query(Pane):
@@ -189,19 +189,24 @@ class Board(App[None]):
             self._show_only({self._zoomed})
         else:
             self._show_only(set(VIEWS[self._view_name]) if narrow else self._all_panes())
-        screen.query_one("#hint").display = self._hint and height > 12
+        hint = screen.query_one("#hint", Static)
+        hint.display = self._hint and height > 12
+        if hint.display:
+            hint.update(NARROW_WELCOME if narrow else WELCOME)
         screen.query_one("#tabs", Bar).set(self._tabs())
         self.queue_refresh()
 
     def _tabs(self) -> Text:
-        """The views of a small terminal, the shown one marked."""
+        """The views of a small terminal, the shown one marked; or the way back from a zoomed pane."""
+        ((view_key, _), (zoom_key, _)) = keys_now((("view", ""), ("zoom", "")), self.config.keys)
+        if self._zoomed:
+            return Text(f"  one pane alone   {zoom_key} or Esc: back", theme.style("bold"))
         tabs = Text(" ")
         for view_name in VIEWS:
             here = view_name == self._view_name
             tabs.append(f" {view_name} ", style=theme.style("here" if here else "dim"))
             tabs.append(" ")
-        ((key, _),) = keys_now((("view", ""),), self.config.keys)
-        return tabs.append(f"  {key}: next view", style=theme.style("dim"))
+        return tabs.append(f"  {view_key}: next view", style=theme.style("dim"))
 
     def _all_panes(self) -> set[str]:
         """The panes of a large terminal; on a small one, those of all views."""
@@ -246,9 +251,11 @@ class Board(App[None]):
         self.base.set_focus(pane)
 
     def action_view(self) -> None:
-        """The next view of a small terminal."""
+        """The next view of a small terminal; from a zoomed pane, back to the view."""
         order = list(VIEWS)
-        self._view_name = order[(order.index(self._view_name) + 1) % len(order)]
+        if not self._zoomed:
+            self._view_name = order[(order.index(self._view_name) + 1) % len(order)]
+        self._zoomed = None
         self.fit()
 
     def action_zoom(self) -> None:
@@ -273,4 +280,4 @@ class Board(App[None]):
         order = theme.NAMES
         self.use_theme(order[(order.index(theme.name()) + 1) % len(order)])
         self.session.message = f"Theme: {theme.name()}."
-        self.show()
+        self.fit()

@@ -14,7 +14,7 @@ from ..tour.text import printable
 from ..tour.trace import Trace
 from . import theme
 from .background import in_background
-from .dialog import Modal, paragraphs, put
+from .dialog import Modal, arrow, paragraphs, put
 from .rows import Rows
 
 TOTALS = (
@@ -24,8 +24,9 @@ TOTALS = (
     ("preemptions", "preemptions", 13),
     ("evictions", "evictions", 11),
 )
-COLUMNS = ("waiting", "running", "free", "num_tokens")
-"""The columns of the table that have bars; preemptions so far have a number alone."""
+COLUMNS = ("waiting", "running", "in use", "num_tokens")
+"""The columns of the table that have bars; preemptions have a number alone. Blocks in use, not free ones: in
+another pool these differ from the start, when nothing has been decided yet."""
 
 STEP_WIDTH, COUNT_WIDTH, NUMBER_WIDTH = 8, 5, 4
 MAX_SETTINGS, MAX_SENTENCE = 2, 3
@@ -86,7 +87,7 @@ class CompareScreen(Modal[int | None]):
 
     def _find_first(self, result: Comparison) -> int | None:
         """The row of the step in which the first difference lies."""
-        if result.position is None:
+        if result.position is None or self._goes_on(result):
             return None
         steps = [trace.step_at(result.position) for trace in self.traces]
         number = max((step.number for step in steps if step), default=0)
@@ -117,7 +118,8 @@ class CompareScreen(Modal[int | None]):
         found = self.comparison
         if found is None:
             return paragraphs(self._problem or "comparing …", width, theme.style("bold"))
-        difference = found.first_difference or self._sameness()
+        going_on = self._goes_on(found)
+        difference = going_on or found.first_difference or self._sameness()
         gap = [Text()] if self.app.size.height >= LOW else []
         return [
             *_settings(found.settings, width),
@@ -125,11 +127,19 @@ class CompareScreen(Modal[int | None]):
             *gap,
             *self._totals(found, width),
             *gap,
-            _requests("steps to first token", "time_to_first_token", found, width),
-            _requests("finished in step", "finish_step", found, width),
+            _requests("steps to first token", "time_to_first_token", found, width, going_on),
+            _requests("finished in step", "finish_step", found, width, going_on),
             *gap,
             *_head(width),
         ]
+
+    def _goes_on(self, found: Comparison) -> str:
+        """What to say where all that differs is that one run is not recorded to its end; else nothing."""
+        shorter = 0 if found.a.events < found.b.events else 1
+        one = (found.a, found.b)[shorter]
+        if self.traces[shorter].complete or (found.position or 0) <= one.events:
+            return ""
+        return f"None so far: the {('first', 'second')[shorter]} run has come to step {one.steps}."
 
     def _sameness(self) -> str:
         if all(trace.complete for trace in self.traces):
@@ -149,7 +159,8 @@ class CompareScreen(Modal[int | None]):
             for _, name, size in TOTALS:
                 line.append(f"{getattr(summary, name):>{size},}")
             lines.append(line.append(f"{_time(summary.total_ms):>9}"))
-        return [*lines, _differences(found.a, found.b, name_width)]
+        whole = all(trace.complete for trace in self.traces)
+        return [*lines, _differences(found.a, found.b, name_width) if whole else Text()]
 
     # The table
 
@@ -165,8 +176,10 @@ class CompareScreen(Modal[int | None]):
         for name in COLUMNS:
             for step, other in ((row.a, row.b), (row.b, row.a)):
                 line.append_text(_cell(name, step, other, self._most[name], size))
-        for step in (row.a, row.b):
-            line.append(f"{_short(step.preemptions):>{COUNT_WIDTH}}" if step else " " * COUNT_WIDTH)
+        before = self.comparison.rows[number - 1] if number else None
+        for step, last in ((row.a, before and before.a), (row.b, before and before.b)):
+            count = step.preemptions - (last.preemptions if last else 0) if step else 0
+            line.append(f"{_short(count) if count else '·':>{COUNT_WIDTH}}" if step else "")
         return line
 
     def on_rows_taken(self, message: Rows.Taken) -> None:
@@ -186,7 +199,7 @@ class CompareScreen(Modal[int | None]):
 
 def _run(number: int) -> Text:
     """The sign of the first or the second run."""
-    return Text(f" {number + 1} ", theme.hue((1, 0)[number]))
+    return Text(f" {number + 1} ", theme.style("here"))
 
 
 def _fit(line: Text, width: int) -> Text:
@@ -210,7 +223,7 @@ def _labelled(label: str, text: str, width: int, most: int) -> list[Text]:
 def _settings(found: list[tuple[str, Any, Any]], width: int) -> list[Text]:
     """The settings that differ, in the engine's own words; of lines of code only in how many files they are."""
     code = [key for key, _, _ in found if CODE in key]
-    told = [f"{key} {_value(a)} → {_value(b)}" for key, a, b in found if CODE not in key]
+    told = [f"{key} {_value(a)} {arrow()} {_value(b)}" for key, a, b in found if CODE not in key]
     if code:
         told.append(f"the engine's code, in {len(code)} {'file' if len(code) == 1 else 'files'}")
     return _labelled("settings", ",  ".join(told) or "the same", width, MAX_SETTINGS)
@@ -233,12 +246,15 @@ def _time(ms: float) -> str:
     return f"{ms:,.0f} ms" if ms < 10_000 else f"{ms / 1000:,.1f} s"
 
 
-def _requests(label: str, name: str, found: Comparison, width: int) -> Text:
-    """A number for each request, first run → second run; only those that differ if there are too many."""
+def _requests(label: str, name: str, found: Comparison, width: int, going_on: str) -> Text:
+    """A number for each request, first run → second run; only those that differ if there are too many.
+
+    While one of them goes on, only what both have come to.
+    """
     a, b = getattr(found.a, name), getattr(found.b, name)
     line = Text(f" {label:<22}", theme.style("dim"))
     room = width - line.cell_len
-    ids = list(dict.fromkeys([*a, *b]))
+    ids = [seq for seq in {**a, **b} if not going_on or (seq in a and seq in b)]
     told = [_request(seq_id, a.get(seq_id), b.get(seq_id)) for seq_id in ids]
     if sum(text.cell_len for text in told) > room:
         told = [
@@ -257,7 +273,7 @@ def _request(seq_id: str, a: int | None, b: int | None) -> Text:
     text = f"{printable(seq_id)[:12]} {'–' if a is None else a}"
     if a == b:
         return Text(f"{text}  ")
-    return Text(f"{text}→{'–' if b is None else b}  ", "bold")
+    return Text(f"{text}{arrow()}{'–' if b is None else b}  ", "bold")
 
 
 def _cell_width(width: int) -> int:
@@ -280,18 +296,24 @@ def _head(width: int) -> list[Text]:
 
 
 def _most(rows: list[Row], name: str) -> int:
-    """What a full bar of a column means: the pool for free blocks, else the largest number in both runs."""
-    column = "total" if name == "free" else name
+    """What a full bar of a column means: the pool for blocks, else the largest number in both runs."""
     steps = [step for row in rows for step in (row.a, row.b) if step]
-    return max((abs(getattr(step, column)) for step in steps), default=0) or 1
+    if name == "in use":
+        return max((step.total for step in steps), default=0) or 1
+    return max((abs(_number(step, name)) for step in steps), default=0) or 1
+
+
+def _number(step: StepRow, name: str) -> int:
+    number: int = step.total - step.free if name == "in use" else getattr(step, name)
+    return number
 
 
 def _cell(name: str, step: StepRow | None, other: StepRow | None, most: int, size: int) -> Text:
     """A number and its bar; bold where the other run has another."""
     if step is None:
         return Text(" " * size)
-    value = getattr(step, name)
-    differs = other is None or getattr(other, name) != value
+    value = _number(step, name)
+    differs = other is not None and _number(other, name) != value
     cell = Text(f"{_short(value):>{NUMBER_WIDTH}} ", Style(bold=differs))
     room = size - NUMBER_WIDTH - 1
     halves = max(1, min(2 * room, round(2 * room * abs(value) / most))) if value else 0
@@ -310,4 +332,4 @@ def _short(value: int) -> str:
 def _bar_style(name: str, value: int) -> Style:
     if name == "num_tokens":
         return theme.style("prefill" if value > 0 else "decode")
-    return theme.tint({"waiting": 4, "running": 2, "free": 1}[name])
+    return theme.style("dim")

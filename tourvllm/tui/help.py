@@ -20,22 +20,36 @@ WIDTH = 86
 FRAME = 7
 """Cells that border, padding and scrollbar take."""
 
-SIGNS = """\
-A            a request; its letter and colour are the same everywhere
-·  :  ×      a free block; free, its content still remembered; freed just now
-underlined   a block that several requests share
-reversed     a block taken just now
-bold         changed: by this stop, or at the end of a step by that step
-▶  →         the line that just ran; the line of the next stop, if recorded
-14t+1        a request of 14 tokens, 1 of them scheduled in this step
-13+1/14      13 tokens computed (their keys and values are in the cache) and 1
-             scheduled, of 14; last 1/4: its last block holds 1 token of 4
-num_tokens   of a step: positive for prompts, negative for decodes (nano-vllm)
-█ ▒ ·        in the batch: tokens that are cached, computed now, still to come
-faded        not of the request or block that is followed (x, a click, Enter)
-timeline     a column a step: KV use, prefill and decode tokens, who waits, marks;
-             a mark is underlined where its step has a bookmark too
-"""
+KEY_WIDTH = 15
+"""Cells of what stands before an explanation."""
+
+WHO = "queues tables pool batch output"
+SIGNS = (
+    ("A", "a request; its letter and colour are the same everywhere", WHO),
+    ("·  :  ×", "a free block; free, its content still cached; freed just now", "pool"),
+    ("underlined", "a block that several requests share", "pool tables"),
+    ("reversed", "a block taken just now", "pool tables"),
+    ("bold", "changed: by this stop, or at the end of a step by that step", "queues tables"),
+    ("▶  →", "the line that just ran; the line of the next stop, if recorded", "source"),
+    ("14t+1", "a request of 14 tokens, 1 of them scheduled in this step", "queues"),
+    (
+        "13+1/14",
+        "of 14 tokens 13 are computed (their keys and values are in the cache) and 1 is scheduled",
+        "tables",
+    ),
+    ("last 1/4", "its last block holds 1 token of 4", "tables"),
+    (
+        "num_tokens",
+        "of a step: positive for prompts, negative for decodes (nano-vllm)",
+        "",
+    ),
+    ("█ ▒ ·", "tokens that are cached, computed now, still to come", "batch"),
+    ("faded", "not of the request or block that is followed (x, a click, Enter)", WHO),
+    ("a column", "of the timeline is a step: KV use, tokens, who waits, its mark", "timeline"),
+    ("P F E R B", "preempted, finished, evicted, rejected, a bookmark of yours", "timeline"),
+    ("underlined P", "of these marks: the step has a bookmark too", "timeline"),
+)
+"""A sign, what it means, and the panes that it stands in."""
 
 
 class HelpScreen(Modal[None]):
@@ -59,6 +73,7 @@ class HelpScreen(Modal[None]):
     def on_mount(self) -> None:
         """The page takes the scrolling keys."""
         for box in self.query(VerticalScroll):  # none, if a fast key has closed the page already
+            box.border_subtitle = theme.shown("↑ ↓ PgUp PgDn scroll   Esc closes")
             box.focus()
 
     def on_resize(self) -> None:
@@ -67,7 +82,9 @@ class HelpScreen(Modal[None]):
         lines = [
             *_of_pane(self._pane, width),
             *_keys(self._keymap, width),
-            *_signs(),
+            _heading("SIGNS"),
+            *_signs(width),
+            Text(),
             *_stops(width),
         ]
         for page in self.query(Static):
@@ -79,8 +96,9 @@ def _of_pane(pane: Pane | None, width: int) -> list[Text]:
     if pane is None:
         told = "Tab chooses a pane; then this page begins with its keys and its words."
         return [*wrap(told, width), Text()]
-    lines = [_heading(f"THIS PANE: {(pane.id or '').upper()}")]
+    lines = [_heading(f"THIS PANE: {pane.TITLE.partition(' · ')[0].upper()}")]
     lines += [row for key, what in pane.KEYS for row in _row(key, what, width)]
+    lines += [*_signs(width, pane.id or ""), Text()]
     for term in pane.TERMS:
         if term in GLOSSARY:
             lines += [Text(term, theme.style("bold")), *_indented(GLOSSARY[term], width)]
@@ -96,8 +114,10 @@ def _keys(keymap: Mapping[str, str], width: int) -> list[Text]:
     return lines
 
 
-def _signs() -> list[Text]:
-    return [_heading("SIGNS"), *(Text(line) for line in SIGNS.splitlines()), Text()]
+def _signs(width: int, pane: str = "") -> list[Text]:
+    """What the signs mean: all of them, or those of one pane."""
+    told = [(sign, what) for sign, what, panes in SIGNS if not pane or pane in panes.split()]
+    return [row for sign, what in told for row in _row(sign, what, width)]
 
 
 def _stops(width: int) -> list[Text]:
@@ -107,6 +127,7 @@ def _stops(width: int) -> list[Text]:
         for name, stop in STOPS.items():
             if stop.group is group:
                 lines += [Text(name, theme.style("bold")), *_indented(stop.about, width)]
+        lines.append(Text())
     return lines
 
 
@@ -116,7 +137,7 @@ def _heading(text: str) -> Text:
 
 def _row(key: str, about: str, width: int) -> list[Text]:
     """A key and what it does, which may take more lines."""
-    key = f"{key:<12} " if len(key) < 13 else f"{key}  "
+    key = f"{key:<{KEY_WIDTH}} " if len(key) <= KEY_WIDTH else f"{key}  "
     first, *rest = wrap(about, max(10, width - len(key)))
     head = Text.assemble((key, theme.style("bold")), first)
     return [head, *(Text.assemble(" " * len(key), line) for line in rest)]

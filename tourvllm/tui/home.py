@@ -28,8 +28,9 @@ from ..tour.text import printable
 from ..tour.trace import MAX_LINE, Trace
 from . import theme
 from .background import in_background
+from .bars import key_line
 from .config import read_config
-from .dialog import Dialog, flowing, paragraphs, put
+from .dialog import Dialog, caret, flowing, paragraphs, put
 from .prompt import PromptScreen
 from .rows import Rows
 from .shelf import (
@@ -91,6 +92,7 @@ class HomeApp(App[Choice]):
     said: what is to be told at the start. chosen: the key of the item to begin at.
     """
 
+    TITLE = "tourvllm"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #title, #keys { height: 1; background: $panel; }
@@ -101,7 +103,7 @@ class HomeApp(App[Choice]):
     Screen.-narrow #body { layout: vertical; }
     Screen.-narrow #list { height: 1fr; padding-top: 0; }
     Screen.-narrow #detail {
-        width: 1fr; min-width: 0; height: 8; padding: 0 1; border-left: none; border-top: solid $primary 60%;
+        width: 1fr; min-width: 0; height: 9; padding: 0 1; border-left: none; border-top: solid $primary 60%;
     }
     Screen.-low #detail { display: none; }
     """
@@ -221,6 +223,8 @@ class HomeApp(App[Choice]):
         width = base.query_one("#detail").scrollable_content_region.width
         if width > 0:
             lines = item.detail(width) if item and not isinstance(item, Heading) else []
+            if base.has_class("-narrow"):  # there is no row to spare
+                lines = [line for line in lines if line.plain]
             self._put("about", lines)
         said = (
             paragraphs(self._said, self.size.width - 2, theme.style("bold")) if self._said else []
@@ -233,11 +237,13 @@ class HomeApp(App[Choice]):
         put(self.screen_stack[0].query_one(f"#{name}", Static), lines)
 
     def _keys(self) -> Text:
+        does = self._item.does if self._item else "runs"
         if self._filter is not None:
             return Text(
-                f" only those with: {printable(self._filter)}▁   Enter runs, Escape shows all"
+                f" only those with: {printable(self._filter)}{caret()}   Enter {does}, Escape shows all"
             )
-        return Text(" ↑ ↓ choose   Enter runs   / filter   ? help   q quit", theme.style("dim"))
+        keys = (("↑ ↓", "choose"), ("Enter", does), ("/", "filter"), ("?", "help"), ("q", "quit"))
+        return key_line("", keys)
 
     def _say(self, text: str) -> None:
         self._said = text
@@ -381,7 +387,8 @@ class HomeHelp(Dialog[None]):
             first, *rest = paragraphs(what, width - 7)
             keys.append(Text.assemble((f"{key:<7}", "bold"), first))
             keys += [Text.assemble(" " * 7, line) for line in rest]
-        return [Text(), *keys, Text(), *flowing(ABOUT, width)]
+        close = Text("Any key closes this", theme.style("dim"))
+        return [Text(), *keys, Text(), *flowing(ABOUT, width), Text(), close]
 
     def on_key(self, event: events.Key) -> None:
         """Any key closes."""

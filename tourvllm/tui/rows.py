@@ -150,6 +150,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
             style = self.get_component_rich_style("rows--chosen")
         line = self._draw(number, width)
         if number == self.chosen and self._stands(number):
+            line.spans = [span for span in line.spans if span.style != theme.style("dim")]
             line.plain = f"{line.plain[:1]}{theme.glyph('here')}{line.plain[2:]}"
         line.end = ""
         line.stylize_before(line.style)  # rich leaves a text's own style to the console

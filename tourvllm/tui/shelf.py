@@ -29,6 +29,7 @@ class Heading:
     text: str
     key = ""
     words = ""
+    does = ""
 
     def line(self, width: int) -> Text:
         """The section's name."""
@@ -43,6 +44,7 @@ class LessonItem:
     scenario: Scenario | None = None
     progress: Lesson | None = None
     problem: str = ""
+    does = "runs it"
 
     @property
     def key(self) -> str:
@@ -78,6 +80,7 @@ class RunItem:
     """A recorded run."""
 
     run: RecentRun
+    does = "replays it"
 
     @property
     def key(self) -> str:
@@ -132,6 +135,7 @@ class OpenItem:
     """The way to a file of one's own."""
 
     key = "open"
+    does = "asks which"
     words = "open a file"
 
     def line(self, width: int) -> Text:

@@ -10,6 +10,11 @@ WELCOME = """\
  Causes stand left, effects right, reasons in the middle; nothing can break.
  ? explains every key, sign and word. Any key takes this hint away."""
 
+NARROW_WELCOME = """\
+ n makes one engine step, p goes back, s goes on by a single stop, ] to a note.
+ v turns to the next view, ? explains all. Any key takes this hint away."""
+"""The same where the screen holds one view at a time."""
+
 
 def _mark() -> Path:
     return user_data_path("tourvllm") / "welcomed"
