@@ -145,7 +145,7 @@ async def test_a_block_tells_its_owners_its_tokens_and_when_it_was_filled():
         app.session.do(app.session.go_to_end)
         app.selection = Selection(block=0)
         app.show()
-        assert "free, its content still remembered" in pane(app, "why")
+        assert "free, its content still cached" in pane(app, "why")
 
 
 async def test_a_block_without_prefix_cache_tells_when_its_last_token_was_counted():
@@ -334,6 +334,134 @@ def test_a_bar_has_its_length_and_hides_nothing(cells):
             assert (sign in bar) == (part > 0) or not any(parts)
 
 
+async def test_when_all_have_finished_no_batch_is_promised():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause(0.1)
+        assert pane(app, "batch").startswith("No batch yet")
+        await press(pilot, ["end"])
+        assert pane(app, "batch") == "No batch: every request has finished."
+
+
+# The queues and the answers
+
+
+def at_stop(app: TourApp, stop: str) -> None:
+    """Go to the first place with this stop."""
+    trace = app.session.trace
+    at = next(i for i in range(len(trace)) if trace.stop_name(i) == stop)
+    app.session.do(lambda: app.session.place().seek(at + 1))
+    app.show()
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_who_was_preempted_says_so_at_once_and_before_what_it_needs(size):
+    app = replay()
+    async with app.run_test(size=size) as pilot:
+        at_stop(app, "preempt")
+        await pilot.pause(0.1)
+        assert "D 19t preempted, 18 computed" in pane(app, "queues")
+        go(app, 14)
+        assert "D 19t preempted, needs 5" in pane(app, "queues")
+        at_stop(app, "preempt")
+        app.base.set_focus(app.base.query_one("#queues"))
+        await press(pilot, "z")
+        found = rows(app, "queues")
+        d = next(row for row in found if row.startswith("D"))
+        assert " ".join(d.split()) == "D 11 8 18 0 5 1 preempted, 18 computed"
+
+
+def crowd(finished: int, waiting: int, running: int) -> Trace:
+    """A run with many requests in each queue."""
+    trace = big(900, 880, running)
+    state = json.loads(json.dumps(trace.header))["state"]
+    seq = dict(state["seqs"]["R0"], block_table=[], num_cached_tokens=0, num_scheduled_tokens=0)
+    for number in range(finished):
+        state["seqs"][f"F{number}"] = seq | {"status": "finished", "finish_reason": "length"}
+    for number in range(waiting):
+        cause = {"cause": "max_num_seqs", "limit": running, "running": running}
+        state["seqs"][f"W{number}"] = seq | {"status": "waiting", "waits_for": cause}
+    ids = list(state["seqs"])
+    # In the order of arrival: who has finished came first.
+    state["seqs"] = {key: state["seqs"][key] for key in sorted(ids)}
+    state["waiting"] = [key for key in ids if key[0] == "W"]
+    state["finished"] = [key for key in ids if key[0] == "F"]
+    other = Trace()
+    other.feed(json.dumps({"kind": "header", "format": 1, "state": state}).encode())
+    event = {"kind": "event", "i": 0, "step": 1, "stop": "sample", "facts": {"seqs": []}, "do": []}
+    other.feed(json.dumps(event).encode())
+    return other
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_with_many_requests_each_queue_is_seen_and_counted(size):
+    app = replay(crowd(finished=800, waiting=480, running=40))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause(0.1)
+        queues = app.base.query_one("#queues", Pane)
+        for zoomed in (False, True):
+            if zoomed:
+                app.base.set_focus(queues)
+                await press(pilot, "z")
+            found = rows(app, "queues")
+            assert len(found) <= queues.scrollable_content_region.height
+            for told in ("waiting 480", "running 40", "finished 800"):
+                assert any(row.startswith(told) for row in found), told
+            assert sum("more" in row for row in found) >= 2
+            assert all(len(row) <= queues.size.width for row in found)
+            for shown in ("W0", "R0", "F799"):
+                assert any(shown in row for row in found), shown
+
+
+async def test_with_many_requests_the_answers_are_of_those_that_run():
+    app = replay(crowd(finished=800, waiting=480, running=40))
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause(0.1)
+        assert rows(app, "output")[0].startswith("R0 hi")
+        assert not any(row.startswith("F") for row in rows(app, "output"))
+
+
+async def test_answers_take_the_rows_that_are_free():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["end"])
+        output = app.base.query_one("#output", Pane)
+        found = rows(app, "output")
+        assert len(found) == output.scrollable_content_region.height
+        app.base.set_focus(output)
+        await press(pilot, "z")
+        assert "A Once upon a time, there was a little fox named Mia." in rows(app, "output")
+
+
+# What comes next
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_what_comes_next_is_always_told(size):
+    app = replay()
+    async with app.run_test(size=size) as pilot:
+        go(app, 3)
+        await pilot.pause(0.1)
+        assert "next: step 4 begins" in text(app)
+        await press(pilot, "ss")
+        following = app.session.trace.event(app.session.cursor.position).stop
+        assert f"next: {following}" in text(app)
+
+
+async def test_at_a_stop_with_much_to_tell_the_words_get_more_room():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        why = app.base.query_one("#why", Pane)
+        heights = []
+        for stop in ("schedule", "preempt"):
+            at_stop(app, stop)
+            await pilot.pause(0.1)
+            heights.append(why.size.height)
+            assert why.virtual_size.height <= why.size.height
+        assert heights[0] < heights[1]
+        assert "more line" not in text(app)
+
+
 # The pool
 
 
@@ -438,6 +566,54 @@ async def test_the_timeline_shows_composition_and_times_and_a_click_goes_there()
         assert app.session.cursor.step.number == 20
 
 
+@pytest.mark.parametrize("size", [WIDE, NARROW, (200, 60)])
+async def test_the_zoomed_timeline_has_a_scale_and_this_steps_values(size):
+    app = replay()
+    async with app.run_test(size=size) as pilot:
+        go(app, 4)
+        timeline = app.base.query_one("#timeline", TimelinePane)
+        timeline.display = True
+        app.base.set_focus(timeline)
+        await press(pilot, "z")
+        found = rows(app, "timeline")
+        shown = pane(app, "timeline")
+        for told in (
+            "KV use 100%",
+            "prefill 20",
+            "here 11",
+            "P preempt",
+            "step 4 took",
+            "postprocess",
+        ):
+            assert told in shown
+        assert len(found) <= timeline.scrollable_content_region.height
+        step = timeline._cells * 19 + timeline._label
+        assert await pilot.click(timeline, offset=(step, 2))
+        await pilot.pause(0.1)
+        assert app.session.cursor.step.number == 20
+
+
+async def test_zoomed_panes_show_more():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        at_stop(app, "preempt")
+        for name, told in {
+            "loop": "preempt 1x A running request lost its place",
+            "tables": "2 → 2 positions 8–11 filled 4/4 ref_count 2 hash",
+            "pool": "free list, handed out from its front: nothing",
+            "source": "def _preempt",
+        }.items():
+            app.base.set_focus(app.base.query_one(f"#{name}"))
+            await press(pilot, "z")
+            assert told in pane(app, name), name
+            await press(pilot, "z")
+        go(app, 15)
+        app.base.set_focus(app.base.query_one("#pool"))
+        await press(pilot, "z")
+        free = " ".join(f"{block}:" for block in app.session.cursor.state["blocks"]["free"])
+        assert f"from its front: {free}" in pane(app, "pool")
+
+
 async def test_a_bookmark_hides_no_mark():
     app = replay()
     async with app.run_test(size=WIDE) as pilot:
@@ -462,7 +638,8 @@ async def test_a_bookmark_hides_no_mark():
 async def test_notes_are_told_oldest_first_and_the_newest_in_full(size, hidden):
     app = replay()
     async with app.run_test(size=size) as pilot:
-        app.session.trace.notes.update({i: [f"note {i} " + "word " * 18] for i in (3, 4, 5)})
+        words = "word " * (36 if hidden else 18)
+        app.session.trace.notes.update({i: [f"note {i} {words}"] for i in (3, 4, 5)})
         app.session.do(lambda: app.session.place().seek(6))
         app.show()
         await pilot.pause(0.1)
@@ -499,11 +676,15 @@ async def test_a_watch_shows_its_value_before_and_now():
     async with app.run_test(size=WIDE) as pilot:
         go(app, 3)
         await pilot.pause(0.1)
-        assert "len(free_block_ids) = 18 → 10" in rows(app, "why")
+        assert "len(free_block_ids) = 18 → 10 " in pane(app, "why")
         await press(pilot, ["n", "p"])
-        assert "len(free_block_ids) = 18 → 10" in rows(app, "why")
+        assert "len(free_block_ids) = 18 → 10 " in pane(app, "why")
         await press(pilot, "s")  # the next step begins: nothing has changed
-        assert "len(free_block_ids) = 10" in rows(app, "why")
+        assert "len(free_block_ids) = 10 " in pane(app, "why")
+        app.config.ascii = True
+        app.use_theme("dark")
+        go(app, 3)
+        assert "len(free_block_ids) = 18 -> 10 " in pane(app, "why")
 
 
 @pytest.mark.parametrize("jump", [1, 23, 60, 400, 911])
@@ -620,18 +801,21 @@ async def test_presenter_mode_hides_nothing_of_a_small_terminal():
         assert "timeline" in text(app)
 
 
-async def test_a_line_that_the_pane_cuts_off_goes_on_below():
+async def test_a_line_that_the_pane_would_cut_off_goes_on_below_at_a_space_or_bracket():
     app = replay()
     async with app.run_test(size=WIDE) as pilot:
         go(app, 4)
         await pilot.pause(0.1)
-        source = app.base.query_one("#source", Pane)
-        number = next(y for y, row in enumerate(rows(app, "source")) if row.startswith("▶"))
-        width = source.scrollable_content_region.width
-        code = rows(app, "source")[number]
-        assert len(code.rstrip()) > width
-        rest = "".join(row.strip() for row in rows(app, "source")[number + 1 : number + 3])
-        assert code[:width] + rest == code.rstrip()
+        file, number = app.session.cursor.event.at
+        code = app.session.trace.header["sources"][file].splitlines()[number - 1]
+        found = rows(app, "source")
+        first = next(y for y, row in enumerate(found) if row.startswith("▶"))
+        last = next(y for y in range(first, len(found)) if found[y][:5].strip() == str(number + 1))
+        pieces = [row[5:].rstrip() for row in found[first:last]]
+        assert len(pieces) > 1
+        assert "".join(pieces).replace(" ", "") == code.replace(" ", "")
+        assert all(piece.endswith(("(", "[", ",")) or f"{piece} " in code for piece in pieces[:1])
+        assert "seq.f" not in [piece.split()[-1] for piece in pieces]
 
 
 def test_each_pane_names_its_words_and_keys():

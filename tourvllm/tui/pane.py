@@ -79,6 +79,7 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         self._base: Style | None = None
         self._title = self.TITLE
         self._titled = ""
+        self._shown_height = 0
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         """The lines of this pane, for a visible area of `width` x `height` cells."""
@@ -107,7 +108,9 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         title = theme.shown(title)
         if title != self._titled:
             self._titled = title
-            self.border_title = Content(title)
+            name, dot, rest = title.partition(" · ")
+            told = ((dot + rest, "not bold"),) if rest else ()
+            self.border_title = Content.assemble(name, *told)
 
     @property
     def zoomed(self) -> bool:
@@ -188,9 +191,10 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         return self._drawn[number][1].crop_extend(x, x + width, self._base)
 
     def show_line(self, number: int, height: int) -> None:
-        """Scroll so that line `number` stands a third down, if it is out of sight."""
+        """Scroll so that line `number` stands a third down, if it is out of sight or the height is another one."""
         top = int(self.scroll_offset.y)
-        if not top + 1 <= number < top + height - 2:
+        resized, self._shown_height = height != self._shown_height, height
+        if resized or not top + 1 <= number < top + height - 2:
             self.scroll_to(y=max(0, number - height // 3), animate=False, force=True)
 
     # Selecting
@@ -253,6 +257,16 @@ def first_ones(view: View, ids: Sequence[str], most: int) -> list[str]:
     if chosen is not None and chosen in ids and chosen not in shown:
         shown.insert(0, chosen)
     return shown
+
+
+def shared_out(wanted: Sequence[int], room: int) -> list[int]:
+    """How many of `room` rows each gets: those that want few all of them, the others equal parts of the rest."""
+    given = [0] * len(wanted)
+    by_size = sorted(range(len(wanted)), key=wanted.__getitem__)
+    for taken, index in enumerate(by_size):
+        given[index] = max(0, min(wanted[index], room // (len(wanted) - taken)))
+        room -= given[index]
+    return given
 
 
 class Kept(Generic[T]):

@@ -13,6 +13,7 @@ Panes write the signs as they are: the base of all panes and bars passes what is
 from dataclasses import dataclass
 from functools import lru_cache
 
+from rich.color import Color
 from rich.style import Style
 from rich.text import Text
 from textual.theme import Theme as TextualTheme
@@ -48,7 +49,7 @@ GLYPHS = {
     "next": "→",
     "free": "·",
     "freed": "×",
-    "remembered": ":",
+    "still cached": ":",
     "rule": "│",
     "note": "»",
     "more": "…",
@@ -156,6 +157,9 @@ _CONTRAST = _Theme(
         panel="#303030",
     ),
 )
+_CODE_ON_LIGHT = {"yellow": "#8a5a00", "green": "#2f6d1b", "cyan": "#00617a"}
+"""What stands for colours of source code that are too pale on a light ground."""
+
 _THEMES = {"dark": _DARK, "light": _LIGHT, "contrast": _CONTRAST}
 NAMES = tuple(_THEMES)
 """The themes, in the order of the key that goes through them."""
@@ -212,6 +216,11 @@ def code() -> str:
     return _THEMES[_now].code
 
 
+def code_colour(color: Color | None) -> Color | str | None:
+    """A colour of rich's highlighting, as it can be read in this theme."""
+    return _CODE_ON_LIGHT.get(color.name, color) if color and _now == "light" else color
+
+
 def glyph(what: str) -> str:
     """A sign by its name, one of `GLYPHS`."""
     return shown(GLYPHS[what])
@@ -220,6 +229,11 @@ def glyph(what: str) -> str:
 def shown(text: str) -> str:
     """`text` with our signs as this terminal can show them; the words of prompts and models stay as they are."""
     return text.translate(_ASCII) if _now_ascii and not text.isascii() else text
+
+
+def arrow() -> str:
+    """What stands between an old and a new value: one ASCII sign would be read as a comparison."""
+    return "->" if _now_ascii else "→"
 
 
 def draw(line: Text) -> Text:

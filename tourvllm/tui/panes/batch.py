@@ -63,36 +63,36 @@ class BatchPane(Pane):
     def requests(self, view: View) -> Sequence[str]:
         return view.state["batch"]["seqs"] if view.state["batch"] else ()
 
+    def _rebuild(self) -> None:
+        super()._rebuild()
+        self.set_class(not (self.view and self.view.state.get("batch")), "-none")
+
     def build(self, view: View, width: int, height: int) -> list[Text]:
         batch = view.state["batch"]
         if not batch:
             self.set_title("batch tensors")
-            empty = "No batch yet: it is laid out when the scheduler has chosen (group 4)."
-            return [Text(empty, style=theme.style("dim")), *_plan(view, max(1, height - 2))]
+            return _plan(view, max(1, height - 1)) or [Text(_no_batch(view), theme.style("dim"))]
         phase = printable(str(view.state["phase"]))
         self.set_title(f"batch tensors · {phase} · slot = block_id * block_size + offset")
-        rows = [row for row in ROWS if height >= 6 or row != "block*size+off"]
-        below = [_lengths(batch, width)]
+        below = [_lengths(batch, width)] if height > len(ROWS) else []
         if height >= 20:
             below += [Text(), *_progress_table(view, batch, height // 3)]
         elif height >= 7:
             below.append(_progress_line(view, batch, width))
         if height >= 8:
             below.append(Text(EXPLAINED, theme.style("dim")))
-        return [*self._bands(view, batch, rows, width, height - len(below)), *below]
+        return [*self._bands(view, batch, width, height - len(below)), *below]
 
-    def _bands(
-        self, view: View, batch: dict[str, Any], rows: list[str], width: int, height: int
-    ) -> list[Text]:
+    def _bands(self, view: View, batch: dict[str, Any], width: int, height: int) -> list[Text]:
         """The columns in as many bands, one below the other, as there is room for."""
         total = len(batch["slot_mapping"])
         self._first = number = min(self._first, max(0, total - 1))
         lines: list[Text] = []
-        bands = max(1, (height + 1) // (len(rows) + 1))
+        bands = max(1, (height + 1) // (len(ROWS) + 1))
         for band in range(bands):
             lines += [Text()] if band else []
             last = band == bands - 1
-            band_lines, number = self._band(view, batch, rows, number, width, last)
+            band_lines, number = self._band(view, batch, number, width, last)
             lines += band_lines
             if number >= total:
                 break
@@ -102,7 +102,6 @@ class BatchPane(Pane):
         self,
         view: View,
         batch: dict[str, Any],
-        rows: list[str],
         number: int,
         width: int,
         last: bool,
@@ -120,7 +119,7 @@ class BatchPane(Pane):
             columns.append(column)
             number += 1
         lines = []
-        for row in rows:
+        for row in ROWS:
             line = [(f"{row:<{LABEL}}", theme.style("dim"))]
             line += [part for column in columns for part in column[row]]
             if row == "cu_seqlens_q" and number == total:
@@ -238,6 +237,13 @@ def _progress_row(view: View, seq_id: str, parts: Parts) -> Text:
     return Text.assemble(name(view, seq_id), " ", bar, (counts, style))
 
 
+def _no_batch(view: View) -> str:
+    state = view.state
+    if state["finished"] and not state["running"] and not state["waiting"]:
+        return "No batch: every request has finished."
+    return "No batch yet: it is laid out when the scheduler has chosen (group 4)."
+
+
 def _plan(view: View, most: int) -> list[Text]:
     """Before a batch is laid out: who has been chosen so far, and for how many tokens."""
     state = view.state
@@ -250,5 +256,5 @@ def _plan(view: View, most: int) -> list[Text]:
         if len(lines) == most:
             break
     if lines:
-        lines.insert(0, Text("Chosen so far for this step:", theme.style("dim")))
+        lines.insert(0, Text("No batch yet. Chosen so far for this step:", theme.style("dim")))
     return lines

@@ -49,9 +49,7 @@ def _head(view: View, block: int, owners: list[str]) -> Text:
         line.append(f".. {len(owners) - 8} more " if len(owners) > 8 else "")
         line.append(f"(ref_count {blocks['ref_count'].get(key, '?')})")
     else:
-        line.append(
-            "free, its content still remembered" if key in blocks["hash"] else "free and empty"
-        )
+        line.append("free, its content still cached" if key in blocks["hash"] else "free and empty")
     known = blocks["hash"].get(key)
     return line.append(f"  hash {printable(str(known))[:8]}" if known else "", theme.style("dim"))
 

@@ -15,7 +15,7 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from .. import theme
-from ..pane import BOLD, Kept, Pane, tint
+from ..pane import BOLD, PLAIN, Kept, Pane, tint
 from ..view import View
 from .block import block_lines
 
@@ -74,17 +74,18 @@ class PoolPane(Pane):
         free = (
             f"{len(blocks['free']):,} of {blocks['total']:,} free, {blocks['size']} tokens a block"
         )
-        foot = [Text(free, BOLD if view.freed_blocks else ""), _legend(grid.blocks == 1)]
+        foot = [Text(free, BOLD if view.freed_blocks else ""), _legend(grid.blocks == 1, width)]
         return draw(view, grid) + foot + told
 
     def _told(self, view: View, width: int) -> list[Text]:
-        """With room, the selected block in words; as many lines with none, so that cells stay where they are."""
+        """With room, who is handed out next, and the selected block in words; without one the lines stay empty."""
         if not self.zoomed:
             return []
         block = view.selection.block
         hint = Text("Enter selects a block, arrows move on: what is in it.", theme.style("dim"))
         lines = [hint] if block is None else block_lines(view, block, width)[: TOLD - 1]
-        return [Text(), *lines, *[Text()] * (TOLD - 1 - len(lines))]
+        order = _order(view.state["blocks"], width)
+        return [order, Text(), *lines, *[Text()] * (TOLD - 1 - len(lines))]
 
     def _lay_out(self, total: int, width: int, rows: int) -> Grid:
         digits = len(str(max(0, total - 1)))
@@ -172,18 +173,31 @@ class PoolPane(Pane):
             self.show_line(moved // grid.row_blocks, self.scrollable_content_region.height)
 
 
+def _order(blocks: dict[str, Any], width: int) -> Text:
+    """The front of the free list. Blocks that are still cached stand behind the others, to be evicted last."""
+    line = Text().append("free list, handed out from its front: ", theme.style("dim"))
+    for i, block in enumerate(blocks["free"]):
+        sign = f"{block}:" if str(block) in blocks["hash"] else str(block)
+        more = f" … {len(blocks['free']) - i:,} more"
+        if line.cell_len + len(sign) + 1 + len(more) > width:
+            return line.append(more)
+        line.append(f"{sign} ", PLAIN)
+    return line if blocks["free"] else line.append("nothing")
+
+
 def _round_up(number: int) -> int:
     """The next number that is easy to count in: two digits and zeros."""
     unit: int = 10 ** max(0, len(str(number)) - 2)
     return -(-number // unit) * unit
 
 
-def _legend(exact: bool) -> Text:
+def _legend(exact: bool, width: int) -> Text:
     dim = theme.style("dim")
     if not exact:
         return Text("in use: · nothing  ▁ little  █ all", dim)
+    long = "· free   : free, still cached   × just freed   "
     return Text.assemble(
-        ("free: ·  : remembered  × now  ", dim),
+        (long if width >= len(long) + 14 else "· free  : cached  × freed  ", dim),
         ("A", theme.style("new")),
         (" new  ", dim),
         ("A", Style(underline=True)),

@@ -1,7 +1,7 @@
 """The queues."""
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 from rich.style import Style
 from rich.text import Text
@@ -9,13 +9,21 @@ from rich.text import Text
 from ...plain import waits_for
 from ...tour.text import printable
 from .. import theme
-from ..pane import BOLD, PLAIN, SELECTS, Pane, Part, joined, named, width_of
+from ..pane import BOLD, PLAIN, SELECTS, Pane, Part, joined, named, shared_out, width_of
 from ..view import View
 
-Entry = Callable[[View, str], list[Part]]
+QUEUES = {
+    "waiting": "the front enters first",
+    "running": "in the order of entering; the last is preempted first",
+    "finished": "the newest first",
+}
+"""Each queue with its order."""
 
-LABEL = 9
-"""Cells of a queue's name."""
+SHORTER = ((" blocks", ""), (" then", ""))
+"""What is left out of a reason that would not fit, in this order."""
+
+COLUMNS = ("prompt", "answer", "computed", "now", "blocks", "preempted")
+"""Numbers of a request, when the pane has the screen for itself."""
 
 
 class QueuesPane(Pane):
@@ -27,80 +35,102 @@ class QueuesPane(Pane):
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = SELECTS
 
     def requests(self, view: View) -> Sequence[str]:
-        state = view.state
-        return [*state["waiting"], *state["running"], *state["finished"]]
+        return [seq_id for queue in QUEUES for seq_id in _ids(view, queue)]
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
-        state = view.state
-        running = self._queue(view, "running", self._running_entry, width, height)
-        finished = self._queue(view, "finished", self._finished_entry, width, height)
-        room = max(1, height - len(running) - len(finished))
-        waiting = state["waiting"]
-        if not waiting or len(waiting) > room:
-            return self._queue(view, "waiting", self._waiting_entry, width, height) + (
-                running + finished
-            )
-        label = _label("waiting", view.is_new("waiting"))
-        rows = [
-            joined(
-                [
-                    (" " * LABEL, PLAIN) if i else label,
-                    *self._waiting_entry(view, seq_id, width - LABEL),
-                ]
-            )
-            for i, seq_id in enumerate(waiting)
-        ]
-        return rows + running + finished
+        if self.zoomed:
+            return _table(view, width, height)
+        wanted = [len(_lines(view, queue, width, height)) for queue in QUEUES]
+        most = zip(QUEUES, shared_out(wanted, height), strict=True)
+        return [line for queue, rows in most for line in _lines(view, queue, width, max(1, rows))]
 
-    def _queue(self, view: View, queue: str, entry: Entry, width: int, height: int) -> list[Text]:
-        """Entries side by side after the queue's name, on as many lines as they need; all only where they fit."""
-        line = [_label(queue, view.is_new(queue))]
-        ids: list[str] = view.state[queue]
-        if not ids:
-            return [joined([*line, ("-", theme.style("dim"))])]
-        lines: list[Text] = []
-        most, used = 2 * max(2, height), LABEL
-        for i, seq_id in enumerate(ids):
-            cell = entry(view, seq_id)
-            wide = width_of(cell)
-            if used > LABEL and used + 2 + wide > width:
-                lines.append(joined(line))
-                line, used = [(" " * LABEL, PLAIN)], LABEL
-            if len(lines) >= most:
-                more = f"… {len(ids) - i:,} more"
-                return [*lines, joined([*line, (more, theme.style("dim"))])]
-            if used > LABEL:
-                line.append(("  ", PLAIN))
-                used += 2
-            line += cell
-            used += wide
-        return [*lines, joined(line)]
 
-    def _waiting_entry(self, view: View, seq_id: str, room: int = 1000) -> list[Part]:
-        seq = view.state["seqs"][seq_id]
-        style = _row(view, seq_id, view.is_new("seqs", seq_id, "waits_for"))
-        reason = printable(waits_for(seq, len(view.state["blocks"]["free"])))
-        before = ""
-        if seq["preemptions"] and seq["waits_for"]:
-            times = f" {seq['preemptions']}x" if seq["preemptions"] > 1 else ""
-            before = f" preempted{times}"
-        head = [named(view, seq_id), (f" {seq['num_tokens']}t ", _row(view, seq_id))]
-        if width_of(head) + len(reason) + len(before) > room:
-            reason = reason.replace(" blocks", "")
-        return [*head, (reason, style), (before, _row(view, seq_id, True))]
+def _ids(view: View, queue: str) -> Sequence[str]:
+    """Who is in a queue, in the order in which it is shown."""
+    ids: list[str] = view.state[queue]
+    return ids[::-1] if queue == "finished" else ids
 
-    def _running_entry(self, view: View, seq_id: str) -> list[Part]:
-        seq = view.state["seqs"][seq_id]
-        parts = [named(view, seq_id), (f" {seq['num_tokens']}t", _row(view, seq_id))]
-        if seq["num_scheduled_tokens"]:
-            parts.append((f"+{seq['num_scheduled_tokens']}", _row(view, seq_id, True)))
-        return parts
 
-    def _finished_entry(self, view: View, seq_id: str) -> list[Part]:
-        seq = view.state["seqs"][seq_id]
-        new = view.is_new("seqs", seq_id, "finish_reason")
-        style = BOLD if new else theme.style("dim")
-        return [named(view, seq_id), (f" {printable(str(seq['finish_reason']))}", style)]
+def _count(view: View, queue: str) -> str:
+    return f"{queue} {len(view.state[queue]):,}"
+
+
+# In a small pane: as many lines for each queue as there is room for
+
+
+def _lines(view: View, queue: str, width: int, most: int) -> list[Text]:
+    """A queue on at most `most` lines: those who wait one below the other if they fit, else side by side."""
+    ids, indent = _ids(view, queue), max(len(_count(view, queue)) for queue in QUEUES) + 1
+    style = BOLD if view.is_new(queue) else theme.style("dim")
+    label = f"{_count(view, queue):<{indent}}", style
+    if queue == "waiting" and 0 < len(ids) <= most:
+        cells = (_waiting(view, seq_id, width - indent) for seq_id in ids)
+        return [joined([(" " * indent, PLAIN) if i else label, *c]) for i, c in enumerate(cells)]
+    entry = {"waiting": _waiting, "running": _running, "finished": _finished}[queue]
+    return _packed(label, (entry(view, seq_id) for seq_id in ids), len(ids), width, most)
+
+
+def _packed(
+    label: Part, cells: Iterable[list[Part]], count: int, width: int, most: int
+) -> list[Text]:
+    """Entries side by side behind a label; how many more there are, if `most` lines do not hold them."""
+    indent = used = len(label[0])
+    lines: list[Text] = []
+    line = [label]
+    for i, cell in enumerate(cells):
+        last, gap = len(lines) == most - 1, 2 if used > indent else 0
+        more = f"{' ' * gap}… {count - i:,} more"
+        wide = gap + width_of(cell)
+        if used + wide + (len(more) + 2 if last and i < count - 1 else 0) > width and (
+            gap or lines
+        ):
+            if last:
+                line += [(more, theme.style("dim"))] * (used + len(more) <= width)
+                break
+            lines.append(joined(line))
+            line, used, gap = [(" " * indent, PLAIN)], indent, 0
+        line += [(" " * gap, PLAIN), *cell]
+        used += gap + width_of(cell)
+    return [*lines, joined(line)]
+
+
+def _waiting(view: View, seq_id: str, room: int = 1000) -> list[Part]:
+    seq = view.state["seqs"][seq_id]
+    head = [named(view, seq_id), (f" {seq['num_tokens']}t ", _row(view, seq_id))]
+    reason = _reason(view, seq)
+    for words, fewer in SHORTER:
+        if width_of(head) + len(reason) > room:
+            reason = reason.replace(words, fewer)
+    return [*head, (reason, _row(view, seq_id, _is_news(view, seq_id)))]
+
+
+def _reason(view: View, seq: dict[str, Any]) -> str:
+    """Why a request waits, and whether it has run before."""
+    reason = printable(waits_for(seq, len(view.state["blocks"]["free"])))
+    if not seq["preemptions"] or reason == "preempted":
+        return reason
+    times = f" {seq['preemptions']}x" if seq["preemptions"] > 1 else ""
+    return f"preempted{times}, {reason}"
+
+
+def _is_news(view: View, seq_id: str) -> bool:
+    """Whether it is new why a request waits or has finished."""
+    keys = ("waits_for", "preemptions", "finish_reason")
+    return any(view.is_new("seqs", seq_id, key) for key in keys)
+
+
+def _running(view: View, seq_id: str) -> list[Part]:
+    seq = view.state["seqs"][seq_id]
+    parts = [named(view, seq_id), (f" {seq['num_tokens']}t", _row(view, seq_id))]
+    if seq["num_scheduled_tokens"]:
+        parts.append((f"+{seq['num_scheduled_tokens']}", _row(view, seq_id, True)))
+    return parts
+
+
+def _finished(view: View, seq_id: str) -> list[Part]:
+    seq = view.state["seqs"][seq_id]
+    style = BOLD if _is_news(view, seq_id) else theme.style("dim")
+    return [named(view, seq_id), (f" {printable(str(seq['finish_reason']))}", style)]
 
 
 def _row(view: View, seq_id: str, bold: bool = False) -> Style:
@@ -110,5 +140,37 @@ def _row(view: View, seq_id: str, bold: bool = False) -> Style:
     return BOLD if bold else PLAIN
 
 
-def _label(text: str, changed: bool) -> Part:
-    return f"{text:<{LABEL}}", BOLD if changed else theme.style("dim")
+# With the screen for itself: a row for each request
+
+
+def _table(view: View, width: int, height: int) -> list[Text]:
+    """The queues one below the other, with the numbers of each request in columns."""
+    counts = [len(view.state[queue]) for queue in QUEUES]
+    room = shared_out(counts, height - 2 * len(QUEUES))
+    shown = {queue: _ids(view, queue)[:rows] for queue, rows in zip(QUEUES, room, strict=True)}
+    indent = max([len(seq_id) for ids in shown.values() for seq_id in ids] or [1])
+    heads = "".join(f"{column:>{len(column) + 2}}" for column in COLUMNS)
+    lines = [Text(" " * indent + heads, theme.style("dim"))]
+    for (queue, ids), count in zip(shown.items(), counts, strict=True):
+        order = (f" · {QUEUES[queue]}", theme.style("dim"))
+        lines += [Text()] * (queue != "waiting") + [joined([(_count(view, queue), BOLD), order])]
+        if len(ids) < count:
+            ids = ids[:-1]
+        lines += [_table_row(view, queue, seq_id, indent) for seq_id in ids]
+        if len(ids) < count:
+            lines.append(Text(f"… {count - len(ids):,} more", theme.style("dim")))
+    return lines
+
+
+def _table_row(view: View, queue: str, seq_id: str, indent: int) -> Text:
+    seq = view.state["seqs"][seq_id]
+    prompt = seq["num_prompt_tokens"]
+    numbers = (
+        *(prompt, seq["num_tokens"] - prompt, seq["num_cached_tokens"]),
+        *(seq["num_scheduled_tokens"], len(seq["block_table"]), seq["preemptions"]),
+    )
+    cells = "".join(f"{n:>{len(column) + 2},}" for n, column in zip(numbers, COLUMNS, strict=True))
+    told = {"waiting": _reason(view, seq), "running": "", "finished": str(seq["finish_reason"])}
+    gap = (" " * (indent - len(seq_id)), PLAIN)
+    reason = (f"  {printable(told[queue])}", _row(view, seq_id, _is_news(view, seq_id)))
+    return joined([named(view, seq_id), gap, (cells, _row(view, seq_id)), reason])

@@ -55,14 +55,14 @@ def _highlighted(text: str) -> list[Text]:
         if "if self.probe" in line.plain:
             hook_indent = indent
         if hook_indent is not None:
-            line.stylize(theme.style("dim"))
+            line.spans = [Span(0, len(line), theme.style("dim"))]
     return lines
 
 
 def _foreground(style: str | Style) -> Style:
     if isinstance(style, str):
         return Style()
-    return Style(color=style.color, bold=style.bold, italic=style.italic)
+    return Style(color=theme.code_colour(style.color), bold=style.bold, italic=style.italic)
 
 
 class SourcePane(Pane):
@@ -94,11 +94,11 @@ class SourcePane(Pane):
         following = view.next_event.at if view.next_event and view.next_event.at else None
         next_line = following[1] if following and following[0] == at[0] else None
         lines = list(_numbered(text, theme.name()))
-        for number, mark in ((next_line, "→"), (at[1], "▶")):
-            if number and 0 < number <= len(lines):
-                lines[number - 1] = self._marked(lines[number - 1].plain, mark, width)
+        if next_line and 0 < next_line <= len(lines):
+            lines[next_line - 1] = _padded("→" + lines[next_line - 1].plain[1:], width, BOLD)
         if 0 < at[1] <= len(lines):
-            lines[at[1] : at[1]] = _rest(lines[at[1] - 1].plain.rstrip(), width)
+            rows = _folded("▶" + lines[at[1] - 1].plain[1:].rstrip(), width)
+            lines[at[1] - 1 : at[1]] = [_padded(row, width, theme.style("here")) for row in rows]
         self._ran = at[1] - 1
         return lines
 
@@ -107,20 +107,29 @@ class SourcePane(Pane):
         if self._ran is not None:
             self.show_line(self._ran, height)
 
-    def _marked(self, plain: str, mark: str, width: int) -> Text:
-        line = Text(mark + plain[1:], style=theme.style("here") if mark == "▶" else BOLD)
-        line.pad_right(max(0, width - line.cell_len))
-        return line
+
+def _padded(text: str, width: int, style: Style) -> Text:
+    line = Text(text, style=style)
+    line.pad_right(max(0, width - line.cell_len))
+    return line
 
 
-def _rest(line: str, width: int) -> list[Text]:
-    """What the pane's edge cuts off the line that ran, on lines of its own below it."""
+def _folded(line: str, width: int) -> list[str]:
+    """The line that ran in pieces that the pane holds; all but the first stand further in."""
     indent = min(len(line) - len(line[MARGIN:].lstrip()) + 2, width // 2)
     if cell_len(line) <= width or width - indent < 8:
-        return []
-    rest = line[len(chop_cells(line, width)[0]) :]
-    lines = [Text(" " * indent + part) for part in chop_cells(rest, width - indent)[:4]]
-    for row in lines:
-        row.pad_right(max(0, width - row.cell_len))
-        row.stylize(theme.style("here"))
-    return lines
+        return [line]
+    rows: list[str] = []
+    while line and len(rows) < 5:
+        lead = " " * indent if rows else ""
+        piece = _piece(line, width - len(lead))
+        rows.append(lead + piece)
+        line = line[len(piece) :]
+    return rows
+
+
+def _piece(text: str, room: int) -> str:
+    """As much of `text` as fits, up to a space or bracket if there is one in its second half."""
+    piece = str(chop_cells(text, room)[0])
+    end = max(map(piece.rfind, " ([,")) + 1
+    return piece if len(piece) == len(text) or 2 * end < len(piece) else piece[:end]

@@ -1,6 +1,8 @@
 """The run as a whole."""
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,16 +14,54 @@ from textual.message import Message
 from ...tour.timings import tokens_of, whole
 from ...tour.trace import Mark, Step, Trace
 from .. import theme
-from ..pane import PLAIN, Kept, Pane, Part, joined
+from ..pane import PLAIN, Kept, Pane, Part, joined, wrap
 from ..view import View
 
-LABEL = 8
-"""Cells of a row's name."""
+LABEL, SCALE = 8, 17
+"""Cells of a row's name; and of its scale too, when the pane has the screen for itself."""
+
+WIDEST = 4
+"""Cells of a step, at most."""
 
 BOOKMARKED = Style(underline=True, bold=True)
 """A step whose bookmark gave way to a more telling mark."""
 
-LEGEND = " │ P preempt  F finish  E evict  R reject  B bookmark"
+LEGEND = "P preempt  F finish  E evict  R reject  B bookmark"
+
+
+def _kv_use(facts: dict[str, Any]) -> float:
+    total = whole(facts.get("total"))
+    return (total - whole(facts.get("free", total))) / total if total else 0
+
+
+def _prefill(facts: dict[str, Any]) -> float:
+    return tokens_of(facts)[0]
+
+
+def _decode(facts: dict[str, Any]) -> float:
+    return tokens_of(facts)[1]
+
+
+def _waiting(facts: dict[str, Any]) -> float:
+    return whole(facts.get("waiting"))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of bars: its name, a step's value, how that is told, in which style."""
+
+    name: str
+    value: Callable[[dict[str, Any]], float]
+    told: str = "{:,.0f}"
+    style: str = ""
+
+
+ROWS = (
+    Row("KV use", _kv_use, "{:.0%}"),
+    Row("prefill", _prefill, style="prefill"),
+    Row("decode", _decode, style="decode"),
+    Row("waiting", _waiting),
+)
 
 
 class TimelinePane(Pane):
@@ -46,110 +86,159 @@ class TimelinePane(Pane):
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self._shown: list[Step] = []
-        self._bars: Kept[list[str]] = Kept()
+        self._label, self._cells = LABEL, 1
+        self._values: Kept[list[list[float]]] = Kept()
         self._letters: Kept[tuple[dict[int, str], set[int]]] = Kept()
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
-        steps = view.trace.steps
+        steps, zoomed = view.trace.steps, self.zoomed
         here = bisect_right(steps, view.step.start, key=_start) - 1 if view.step else 0
-        room = max(1, width - LABEL)
+        self._label = SCALE if zoomed else LABEL
+        room = max(1, width - self._label)
+        # Several cells a step, if there is still room for the legend beside them.
+        free = room if zoomed else room - len(LEGEND) - 3
+        self._cells = max(1, min(WIDEST, free // max(1, len(steps))))
+        room = max(1, room // self._cells)
         first = max(0, min(here - room // 2, len(steps) - room))
-        shown = self._shown = steps[first : first + room]
+        self._shown = steps[first : first + room]
         self.set_title(self._heading(view, width))
-        if not shown:
+        if not self._shown:
             return [Text("No step yet.", theme.style("dim"))]
-        facts = [step.facts for step in shown]
-        use, prefill, decode, waiting = self._bars.get(facts, partial(_bars_of, facts))
-        rows = [
-            _row("KV use", use, here - first, PLAIN),
-            _row("prefill", prefill, here - first, theme.style("prefill")),
-            _row("decode", decode, here - first, theme.style("decode")),
-            _row("waiting", waiting, here - first, PLAIN),
-            self._marks(view.trace, shown, here - first, width),
+        facts = [step.facts for step in self._shown]
+        values = self._values.get(facts, partial(_values_of, facts))
+        draw = self._tall if zoomed else self._low
+        return draw(view, values, here - first, width, height)
+
+    def _low(
+        self, view: View, values: list[list[float]], here: int, width: int, height: int
+    ) -> list[Text]:
+        """A line for each row; only the most telling ones, if there is no room for all."""
+        lines = [
+            self._line(f"{row.name:<{LABEL}}", _bars(found, 1)[0], here, row)
+            for row, found in zip(ROWS, values, strict=True)
         ]
+        lines.append(self._marks(view.trace, here, width))
         fewer = {1: (0,), 2: (0, 4), 3: (0, 1, 4), 4: (0, 1, 2, 4)}.get(height)
-        return [rows[i] for i in fewer] if fewer else rows
+        return [lines[i] for i in fewer] if fewer else lines
+
+    def _tall(
+        self, view: View, values: list[list[float]], here: int, width: int, height: int
+    ) -> list[Text]:
+        """Bars of several lines, with their scale and this step's value; what explains them stands below."""
+        below = [
+            Text(" " * SCALE + self._numbers(), theme.style("dim")),
+            self._marks(view.trace, here, 0),
+            Text(" " * SCALE + LEGEND, theme.style("dim")),
+            *wrap(_times(view), width),
+        ]
+        tall = max(1, (height - len(below)) // len(ROWS) - 1)
+        lines: list[Text] = []
+        for row, found in zip(ROWS, values, strict=True):
+            labels = _scale(row, found[here], max(1, *found), tall)
+            for label, bars in zip(labels, _bars(found, tall), strict=True):
+                lines.append(self._line(label, bars, here, row))
+            lines.append(Text())
+        return [*lines, *below]
 
     def _heading(self, view: View, width: int) -> str:
         shown, text = self._shown, "timeline"
-        if shown and width >= 100:
+        if shown and (width >= 100 or self.zoomed):
             text += f" · steps {shown[0].number}–{shown[-1].number}"
-        if view.step and view.times:
-            parts = "  ".join(f"{part} {ms:.1f}" for part, ms in view.times.parts.items())
-            text += f" · step {view.step.number}: {view.times.total_ms:.1f} ms = {parts}"
+        if view.step and view.times and not self.zoomed:
+            text += f" · step {view.step.number}: {view.times.total_ms:.1f} ms"
+            text += f" = {_parts(view)}" if width >= 100 else ""
         return text
 
-    def _marks(self, trace: Trace, shown: list[Step], here: int, width: int) -> Text:
+    def _line(self, label: str, bars: str, here: int, row: Row) -> Text:
+        """A line of bars; that of the step that we are at stands out."""
+        style = theme.style(row.style) if row.style else PLAIN
+        parts = bars[:here], bars[here : here + 1], bars[here + 1 :]
+        before, this, after = (_widened(part, self._cells) for part in parts)
+        column = (this, style + theme.style("column"))
+        return joined(((label, theme.style("dim")), (before, style), column, (after, style)))
+
+    def _marks(self, trace: Trace, here: int, width: int) -> Text:
+        """The steps' letters; in `width` cells with what they mean, if that fits."""
+        shown = self._shown
         marks = _marks_of(trace, shown)
         letters, bookmarked = self._letters.get(marks, partial(_letters, marks))
-        parts: list[Part] = [(f"{'marks':<{LABEL}}", theme.style("dim"))]
+        parts: list[Part] = [(f"{'marks':<{self._label}}", theme.style("dim"))]
         for i, step in enumerate(shown):
             sign = letters.get(step.number, "│" if i == here else " ")
             style = theme.style("here") if i == here else PLAIN
             if step.number in bookmarked and sign != "B":
                 style += BOOKMARKED
+            sign = sign.ljust(self._cells)
             if parts[-1][1] is style:
                 parts[-1] = parts[-1][0] + sign, style
             else:
                 parts.append((sign, style))
-        room = width - LABEL - len(shown) - len(LEGEND)
+        room = width - self._label - len(shown) * self._cells - len(LEGEND) - 3
         if room >= 0:
-            parts.append((" " * room + LEGEND, theme.style("dim")))
+            parts.append((" " * room + " │ " + LEGEND, theme.style("dim")))
         return joined(parts)
+
+    def _numbers(self) -> str:
+        """Step numbers, each above its column and as many as there is room for."""
+        line = ""
+        for i, step in enumerate(self._shown):
+            at, every = i * self._cells, 5 if self._cells > 1 else 10
+            if (i == 0 or step.number % every == 0) and (not line or len(line) + 2 <= at):
+                line = line.ljust(at) + str(step.number)
+        return line
 
     def point(self, event: events.Click) -> None:
         """Ask for the step of the column under the mouse."""
         offset = event.get_content_offset(self)
-        column = offset.x + int(self.scroll_offset.x) - LABEL if offset else -1
-        if 0 <= column < len(self._shown):
-            self.post_message(self.Jump(self._shown[column].number))
+        column = offset.x + int(self.scroll_offset.x) - self._label if offset else -1
+        if 0 <= column < len(self._shown) * self._cells:
+            self.post_message(self.Jump(self._shown[column // self._cells].number))
 
 
 def _start(step: Step) -> int:
     return step.start
 
 
-def _row(label: str, bars: str, here: int, style: Style) -> Text:
-    """A line of bars; that of the step that we are at stands out."""
-    return joined(
-        (
-            (f"{label:<{LABEL}}", theme.style("dim")),
-            (bars[:here], style),
-            (bars[here : here + 1], style + theme.style("column")),
-            (bars[here + 1 :], style),
-        )
-    )
+def _parts(view: View) -> str:
+    times = view.times.parts if view.times else {}
+    return "  ".join(f"{part} {ms:.1f}" for part, ms in times.items())
 
 
-def _bars_of(facts: list[dict[str, Any]]) -> list[str]:
-    """For each row a bar for each step, full at the most of those shown (KV use: at the whole pool)."""
-    rows = []
-    for value in (_kv_use, _prefill, _decode, _waiting):
-        values = [value(each) for each in facts]
-        most = max(1, *values)
-        rows.append("".join(_bar(number / most) for number in values))
-    return rows
+def _times(view: View) -> str:
+    """What this step took, in words."""
+    if view.step is None or view.times is None:
+        return ""
+    return f"step {view.step.number} took {view.times.total_ms:.1f} ms = {_parts(view)}"
 
 
-def _bar(share: float) -> str:
-    return theme.BARS[min(7, int(share * 8))] if share > 0 else " "
+def _widened(bars: str, cells: int) -> str:
+    """Each sign on `cells` cells; where there are many, with a gap to the next."""
+    gap = " " if cells > 2 else ""
+    return bars if cells == 1 else "".join(sign * (cells - len(gap)) + gap for sign in bars)
 
 
-def _kv_use(facts: dict[str, Any]) -> float:
-    total = whole(facts.get("total"))
-    return (total - whole(facts.get("free", total))) / total if total else 0
+def _scale(row: Row, value: float, most: float, tall: int) -> list[str]:
+    """What stands before the lines of a row: its name and the top of its scale, this step's value, 0."""
+    left = [row.name, f"here {row.told.format(value)}", *[""] * tall][:tall]
+    right = [row.told.format(most), *[""] * (tall - 2), "0"][:tall]
+    lines = zip(left, right, strict=True)
+    return [f"{name:<{LABEL + 2}}{number:>{SCALE - LABEL - 3}} " for name, number in lines]
 
 
-def _prefill(facts: dict[str, Any]) -> float:
-    return tokens_of(facts)[0]
+def _values_of(facts: list[dict[str, Any]]) -> list[list[float]]:
+    """For each row a value for each step."""
+    return [[row.value(each) for each in facts] for row in ROWS]
 
 
-def _decode(facts: dict[str, Any]) -> float:
-    return tokens_of(facts)[1]
+def _bars(values: list[float], tall: int) -> list[str]:
+    """Lines of bars from the top, full at the most of those shown (a share: at 1)."""
+    most = max(1, *values)
+    levels = [8 * tall * value / most for value in values]
+    return ["".join(_bar(level - 8 * line) for level in levels) for line in reversed(range(tall))]
 
 
-def _waiting(facts: dict[str, Any]) -> float:
-    return whole(facts.get("waiting"))
+def _bar(eighths: float) -> str:
+    return theme.BARS[min(7, int(eighths))] if eighths > 0 else " "
 
 
 def _marks_of(trace: Trace, shown: list[Step]) -> list[Mark]:

@@ -13,6 +13,9 @@ from ..view import Selection, View
 from .block import block_lines
 from .block import earlier as earlier_events
 
+SHORT, SHORT_NARROW = 10, 6
+"""Lines that the pane holds; app.tcss makes it taller at a stop that has more to tell."""
+
 
 class WhyPane(Pane):
     """What has just happened and why; what the narrator says; what the step decided; the watches' values.
@@ -34,6 +37,13 @@ class WhyPane(Pane):
         self.error: str | None = None
         self._told_at: tuple[int, object] | None = None
 
+    def _rebuild(self) -> None:
+        super()._rebuild()
+        narrow = self.screen.has_class("-narrow")
+        # On a small screen only while there is no batch: its rows are needed then.
+        room = not narrow or not (self.view and self.view.state.get("batch"))
+        self.set_class(room and len(self._lines) > (SHORT_NARROW if narrow else SHORT), "-long")
+
     def _build(self, width: int, height: int) -> list[Text]:
         lines: list[Text] = []
         if self.error:
@@ -48,13 +58,13 @@ class WhyPane(Pane):
             lines += self._request(view, view.selection.seq, width)
         elif view.selection.block is not None:
             lines += block_lines(view, view.selection.block, width)
-        lines += [_watch_row(*row) for row in view.watched]
+        lines += _watch_rows(view, width)
         if view.selection == Selection():
             for decision in view.decisions:
                 lines += _item("· ", printable(decision), width)
-            lines += self._next(view)
         if earlier:
             lines += [Text("earlier in this step:", theme.style("dim")), *_flat(earlier)]
+        self.set_title("why" + _more(len(lines) - height) + _next(view))
         self._to_the_top(view)
         return lines
 
@@ -79,13 +89,6 @@ class WhyPane(Pane):
         lines[0].stylize(BOLD, 0, len(stop))
         return lines
 
-    def _next(self, view: View) -> list[Text]:
-        if not view.next_event or view.at_step_end:
-            return []
-        at = view.next_event.at
-        where = f"  {at[0]}:{at[1]}" if at else ""
-        return [Text(printable(f"next: {view.next_event.stop}{where}"), theme.style("dim"))]
-
     def _request(self, view: View, seq_id: str, width: int) -> list[Text]:
         """Where the followed request stands, and the decisions that brought it there."""
         first, *lines = wrap(f"{seq_id} {_standing(view, seq_id)}", width, BOLD)
@@ -94,6 +97,22 @@ class WhyPane(Pane):
         for told in story(past, seq_id, view.state["blocks"]["total"]):
             lines += _item(f"{_steps(told)}  ", printable(told.text) + _times(told), width)
         return lines + earlier_events(past)
+
+
+def _more(lines: int) -> str:
+    return f" · {lines} more line{'s' if lines > 1 else ''} ↓" if lines > 0 else ""
+
+
+def _next(view: View) -> str:
+    """The stop that comes next, if it is recorded."""
+    event = view.next_event
+    if event is None:
+        return ""
+    stop = event.stop
+    if view.at_step_end and stop != "generate":
+        stop = f"step {event.step} begins" if stop == "step" else f"step {event.step}, {stop}"
+    where = f" {event.at[0].rpartition('/')[-1]}:{event.at[1]}" if event.at else ""
+    return printable(f" · next: {stop}{where}")
 
 
 def _notes(view: View, width: int) -> list[list[Text]]:
@@ -129,9 +148,18 @@ def _flat(notes: list[list[Text]]) -> list[Text]:
     return [line for note in notes for line in note]
 
 
-def _watch_row(text: str, old: str, new: str, changed: bool) -> Text:
-    label = (f"{printable(text)} = ", theme.style("dim"))
-    return Text.assemble(label, (f"{old} → {new}", BOLD) if changed else new)
+def _watch_rows(view: View, width: int) -> list[Text]:
+    """The values of the watch expressions, side by side as far as they fit."""
+    lines: list[Text] = []
+    for text, old, new, changed in view.watched:
+        label = (f"{printable(text)} = ", theme.style("dim"))
+        value = (f"{old} {theme.arrow()} {new}", BOLD) if changed else new
+        watch = Text.assemble(label, value)
+        if lines and lines[-1].cell_len + 3 + watch.cell_len <= width:
+            lines[-1] = Text.assemble(lines[-1], "   ", watch)
+        else:
+            lines.append(watch)
+    return lines
 
 
 def _item(head: str, text: str, width: int) -> list[Text]:
