@@ -13,6 +13,7 @@ from tourvllm.tour.reader import read_trace
 
 from tourvllm.tui import theme
 from tourvllm.tui.app import TourApp
+from tourvllm.tui.bars import Bar
 from tourvllm.tui.breakpoints import BreakpointEntry
 from tourvllm.tui.config import Config, config_path, read_config
 from tourvllm.tui.keys import KEYS
@@ -205,6 +206,21 @@ async def test_find_goes_from_one_place_to_the_next():
         await press(pilot, ["/"])
         await write(pilot, "no such thing")
         assert "'no such thing' is nowhere after this" in lines(app)[-1]
+
+
+async def test_what_was_said_of_a_key_goes_with_the_next_one():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "n")
+        for follows in (["x", "A", "enter"], ["z"], ["tab"], ["r", "escape"], ["escape"]):
+            await press(pilot, ["/", *"zzz", "enter"])
+            assert "'zzz' is nowhere after this." in lines(app)[-1]
+            await press(pilot, follows)
+            assert "zzz" not in text(app)
+        await press(pilot, ["/", *"zzz", "enter"])
+        await pilot.click("#tables", offset=(0, 1))
+        await settle(pilot)
+        assert "zzz" not in text(app)
 
 
 async def test_x_follows_a_request_and_escape_lets_it_go():
@@ -543,6 +559,36 @@ def test_the_page_of_keys_names_every_action():
     assert keys == [key.keys for key in KEYS.values()]
 
 
+# Zoom, theme
+
+
+async def test_a_zoomed_pane_tells_the_way_back():
+    app = replay()
+    async with app.run_test(size=NARROW) as pilot:
+        for back in ("z", "escape", "v"):
+            await press(pilot, "nz")
+            assert "one pane alone   z or Esc: back" in lines(app)[1]
+            assert "z leave zoom" in lines(app)[-1]
+            assert "v view" not in lines(app)[-1]
+            await press(pilot, [back])
+            assert " state   code   blocks   output " in lines(app)[1]
+            assert "z zoom" in lines(app)[-1]
+        await press(pilot, "v")
+        assert app.base.has_class("view-code")
+
+
+async def test_the_bar_of_views_takes_a_new_theme_s_colours():
+    app = replay()
+    try:
+        async with app.run_test(size=NARROW) as pilot:
+            await press(pilot, "T")
+            assert theme.name() == "light"
+            tabs = app.base.query_one("#tabs", Bar).content
+            assert theme.style("dim") in [span.style for span in tabs.spans]
+    finally:
+        theme.use("dark")
+
+
 # Help and the first run
 
 
@@ -568,6 +614,16 @@ async def test_the_first_run_shows_a_hint_until_a_key():
     from tourvllm.tui.welcome import is_first_run
 
     assert not is_first_run()
+
+
+async def test_the_hint_of_a_small_terminal_speaks_of_its_views():
+    app = replay(hint=True)
+    async with app.run_test(size=NARROW) as pilot:
+        assert "v turns to the next view" in text(app)
+        assert "Causes stand left" not in text(app)
+        await pilot.resize_terminal(*WIDE)
+        await settle(pilot)
+        assert "Causes stand left" in text(app)
 
 
 async def test_every_dialog_is_drawn_in_ascii_alone():

@@ -18,6 +18,7 @@ from tourvllm.tour.trace import Ask, Trace
 from tourvllm.plan import Plan
 from tourvllm.recent import recent_runs
 from tourvllm.tui import home as home_module
+from tourvllm.tui import theme
 from tourvllm.tui.ask import AskScreen
 from tourvllm.tui.compare import CompareScreen
 from tourvllm.tui.home import HomeApp
@@ -116,6 +117,21 @@ async def test_restart_of_a_stranger_s_settings():
     assert app.result == {"engine.num_blocks": 1}
 
 
+async def test_ascii_signs_of_the_form_and_the_question_are_no_comparison():
+    theme.use("dark", ascii=True)
+    try:
+        app = Host(RestartScreen(ENGINE, ENGINE))
+        async with app.run_test(size=NARROW) as pilot:
+            await pilot.press("2", "5")
+            assert "24 -> 25_" in text(app)
+        app = Host(AskScreen(QUESTION))
+        async with app.run_test(size=NARROW) as pilot:
+            await pilot.press("d")
+            assert "your answer: d_" in text(app)
+    finally:
+        theme.use("dark")
+
+
 # Prediction questions
 
 QUESTION = Ask(kind="ask", i=3, ask="Who loses its place?", answer="D", say="D began to run last.")
@@ -151,6 +167,9 @@ async def test_keys_that_walk_are_no_number():
         await pilot.pause()
         await pilot.press("s", "s", "enter")
         assert "a number, please" in text(app)
+        await pilot.press("4")
+        assert "a number, please" not in text(app)
+        await pilot.press("backspace")
         await pilot.press(*"(13+3)/4", "enter")
         assert " right " in text(app)
         await pilot.press("space")
@@ -169,6 +188,17 @@ async def test_a_wrong_answer_tells_the_right_one():
         await pilot.press("space")
         await pilot.pause()
     assert app.result == "a"
+
+
+async def test_choices_that_are_their_own_letters_stand_once():
+    ask = Ask(kind="ask", i=3, ask="Who?", answer="B", choices=["A", "B", "two words"])
+    app = Host(AskScreen(ask))
+    async with app.run_test(size=NARROW) as pilot:
+        await pilot.press("b")
+        rows = [line.strip(" │") for line in lines(app)]
+        assert {"A", "▶ B", "c  two words"} <= set(rows)
+        await pilot.press("enter")
+        assert " right " in text(app)
 
 
 async def test_choices_by_arrows_and_skipping():
@@ -223,6 +253,20 @@ async def test_two_runs_beside_each_other(size):
         await pilot.press("down", "down", "enter")
         await pilot.pause()
     assert app.result == 9
+
+
+@SIZES
+async def test_a_run_that_goes_on_is_no_difference(size):
+    growing = Trace()
+    with gzip.open(RECORDED) as file:
+        for line in file.read().splitlines()[:200]:
+            growing.feed(line)
+    app = Host(CompareScreen(read_trace(RECORDED), growing, "a", "b"))
+    async with app.run_test(size=size) as pilot:
+        await wait_for(pilot, "None so far: the second run has come to step 8.")
+        assert "2 against 1" not in text(app)
+        assert "≠" not in text(app).replace("first difference (≠)", "")
+        assert "→" not in text(app)
 
 
 async def test_the_same_run_twice_and_leaving():
@@ -354,6 +398,17 @@ async def test_home_opens_a_file_or_says_why_not(user):
             if app.return_value:
                 break
     assert app.return_value[1] == RECORDED
+
+
+async def test_home_tells_all_of_a_lesson_also_on_a_small_terminal(user):
+    app = HomeApp()
+    async with app.run_test(size=NARROW) as pilot:
+        for chosen in ("4 requests, 25 blocks of 4 tokens", "At best you had 3 of 4"):
+            await wait_for(pilot, chosen)
+            assert "Enter runs it" in lines(app)[-1]
+            await pilot.press("down")
+        await pilot.press("end")
+        await wait_for(pilot, "Enter opens one")
 
 
 async def test_home_tells_what_went_wrong_and_comes_back_to_the_same_item(user):

@@ -57,11 +57,10 @@ class AskScreen(Dialog[str | None]):
             last = CHOICE_LETTERS[len(self.ask.choices) - 1]
             keys = f"{CHOICE_LETTERS[0]}-{last} ↑ ↓ choose   Enter answers   {LEAVES}"
             return [*question, *self._choices(width), Text(), *keys_told(keys, width)]
-        refused = "a number, please; Tab looks at the state, Esc skips the question"
         return [
             *question,
             *paragraphs(f"your answer: {self._answer}{caret()}", width),
-            *(paragraphs(refused, width, theme.style("alarm")) if self._refused else [Text()]),
+            Text(" a number, please " if self._refused else "", theme.style("alarm")),
             *keys_told(f"type it   Enter answers   {LEAVES}", width),
         ]
 

@@ -16,11 +16,12 @@ from .view import View
 def status_line(session: Session, view: View | None, playing: str, narrow: bool = False) -> Text:
     """LIVE or REPLAY, the scenario, the step, its phase, the stop, the free blocks, the score, its line.
 
-    `playing` is at what speed the app plays by itself, or nothing. On a `narrow` screen the score and who is
-    followed take the place of the name and the phase.
+    `playing` is at what speed the app plays by itself, or nothing. On a `narrow` screen the score, who is
+    followed and what goes on by itself take the place of the name and the phase.
     """
     line = Text.assemble((f" {_kind(session)} ", Style(bold=True, reverse=True)))
-    crowded = narrow and view is not None and bool(session.score.asked or _following(view))
+    doing = _doing(session, playing)
+    crowded = narrow and view is not None and bool(session.score.asked or _following(view) or doing)
     if not crowded:
         name = printable(str(session.trace.table("scenario").get("name", "")))
         line.append(f" {name} ", style=BOLD)
@@ -44,7 +45,6 @@ def status_line(session: Session, view: View | None, playing: str, narrow: bool 
         word = "right" if crowded else "predictions"
         line.append(f"  {word} {session.score.right}/{session.score.asked}", style=BOLD)
     line.append(_following(view), style=BOLD)
-    doing = _doing(session, playing)
     if doing:
         line.append("  ").append(f" {doing} ", style=Style(reverse=True))
     if view.event and view.event.at:
@@ -70,9 +70,9 @@ def _doing(session: Session, playing: str) -> str:
 
 
 def _speed(view: View) -> str:
-    """What the step took, and how many tokens a second that is."""
+    """What the step took, and how many tokens a second that is; told at its end, when it has been seen."""
     times = view.times
-    if times is None:
+    if times is None or not view.step or view.position < view.step.end:
         return ""
     rates = (("prefill", times.prefill_rate), ("decode", times.decode_rate))
     parts = [f"{kind} {rate:,.0f} t/s" for kind, rate in rates if rate]

@@ -14,7 +14,7 @@ from ..tour.text import printable
 from ..tour.trace import Trace
 from . import theme
 from .background import in_background
-from .dialog import Modal, arrow, paragraphs, put
+from .dialog import Modal, paragraphs, put
 from .rows import Rows
 
 TOTALS = (
@@ -223,7 +223,9 @@ def _labelled(label: str, text: str, width: int, most: int) -> list[Text]:
 def _settings(found: list[tuple[str, Any, Any]], width: int) -> list[Text]:
     """The settings that differ, in the engine's own words; of lines of code only in how many files they are."""
     code = [key for key, _, _ in found if CODE in key]
-    told = [f"{key} {_value(a)} {arrow()} {_value(b)}" for key, a, b in found if CODE not in key]
+    told = [
+        f"{key} {_value(a)} {theme.arrow()} {_value(b)}" for key, a, b in found if CODE not in key
+    ]
     if code:
         told.append(f"the engine's code, in {len(code)} {'file' if len(code) == 1 else 'files'}")
     return _labelled("settings", ",  ".join(told) or "the same", width, MAX_SETTINGS)
@@ -273,7 +275,7 @@ def _request(seq_id: str, a: int | None, b: int | None) -> Text:
     text = f"{printable(seq_id)[:12]} {'–' if a is None else a}"
     if a == b:
         return Text(f"{text}  ")
-    return Text(f"{text}{arrow()}{'–' if b is None else b}  ", "bold")
+    return Text(f"{text} {theme.arrow()} {'–' if b is None else b}  ", "bold")
 
 
 def _cell_width(width: int) -> int:

@@ -101,11 +101,6 @@ def keys_told(text: str, width: int) -> list[Text]:
     return lines
 
 
-def arrow() -> str:
-    """What stands between an old and a new value. One ASCII sign would be read as a comparison."""
-    return "->" if theme.is_ascii() else "→"
-
-
 def caret() -> str:
     """Where the next letter will stand."""
     return "_" if theme.is_ascii() else "▁"

@@ -147,8 +147,8 @@ class BreakpointsScreen(ListDialog):
         hits = "…" if entry.count is None else f"{entry.count:,} {self._counted}"
         whose = "scenario" if entry.from_scenario else "yours"
         line = Text(f" {'[x]' if entry.enabled else '[ ]'} {printable(entry.line)}")
-        line.truncate(max(10, width - 30), overflow="ellipsis", pad=True)
-        return line.append(f"{hits:>18}  {whose:<9}", style="" if entry.enabled else "dim")
+        line.truncate(max(10, width - 26), overflow="ellipsis", pad=True)
+        return line.append(f"{hits:>14}  {whose:<9}", style="" if entry.enabled else "dim")
 
     @property
     def _counted(self) -> str:

@@ -10,7 +10,7 @@ from ..engine.config import ORDERS, POLICIES, EngineConfig
 from ..engine.errors import ConfigError
 from ..tour.text import printable
 from . import theme
-from .dialog import Dialog, arrow, caret, keys_told, paragraphs
+from .dialog import Dialog, caret, keys_told, paragraphs
 
 MAX_DIGITS = 9
 DIGITS = "0123456789"
@@ -94,7 +94,7 @@ class RestartScreen(Dialog[dict[str, Any] | None]):
         if new == old:
             line.append(f"{value:<24}", style="bold" if here else "")
         else:
-            line.append(f"{_shown(old)} {arrow()} ")
+            line.append(f"{_shown(old)} {theme.arrow()} ")
             line.append(value, style=theme.style("chosen") if here else "bold")
             line.append(" " * max(1, 2 + 23 + 24 - line.cell_len))
         line.append(field.about, style=theme.style("dim"))

@@ -135,7 +135,7 @@ class OpenItem:
     """The way to a file of one's own."""
 
     key = "open"
-    does = "asks which"
+    does = "opens one"
     words = "open a file"
 
     def line(self, width: int) -> Text:
