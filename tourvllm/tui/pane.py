@@ -78,7 +78,7 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         self._drawn: dict[int, tuple[Look, Strip]] = {}
         self._base: Style | None = None
         self._title = self.TITLE
-        self._titled = ""
+        self._titled = "", ""
         self._shown_height = 0
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
@@ -105,11 +105,11 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         title = self._title
         if cell_len(title) > room:
             title = set_cell_size(title, room - 1) + "…"
-        title = theme.shown(title)
-        if title != self._titled:
-            self._titled = title
-            name, dot, rest = title.partition(" · ")
-            told = ((dot + rest, "not bold"),) if rest else ()
+        name, dot, rest = title.partition(" · ")
+        name, rest = theme.shown(name), theme.shown(dot + rest)
+        if (name, rest) != self._titled:
+            self._titled = name, rest
+            told = ((rest, "not bold"),) if rest else ()
             self.border_title = Content.assemble(name, *told)
 
     @property

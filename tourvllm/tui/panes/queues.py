@@ -40,9 +40,12 @@ class QueuesPane(Pane):
     def build(self, view: View, width: int, height: int) -> list[Text]:
         if self.zoomed:
             return _table(view, width, height)
-        wanted = [len(_lines(view, queue, width, height)) for queue in QUEUES]
-        most = zip(QUEUES, shared_out(wanted, height), strict=True)
-        return [line for queue, rows in most for line in _lines(view, queue, width, max(1, rows))]
+        found = {queue: _lines(view, queue, width, height) for queue in QUEUES}
+        rows = shared_out([len(lines) for lines in found.values()], height)
+        for (queue, lines), most in zip(found.items(), rows, strict=True):
+            if len(lines) > max(1, most):
+                found[queue] = _lines(view, queue, width, max(1, most))
+        return [line for lines in found.values() for line in lines]
 
 
 def _ids(view: View, queue: str) -> Sequence[str]:

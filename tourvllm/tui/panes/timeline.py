@@ -64,6 +64,10 @@ ROWS = (
 )
 
 
+Bars = tuple[Row, list[float], list[str]]
+"""A row with its values, step by step, and its lines of bars."""
+
+
 class TimelinePane(Pane):
     """The whole run: of each step its KV use, its tokens, who waits, its mark, and where we are."""
 
@@ -87,7 +91,7 @@ class TimelinePane(Pane):
         super().__init__(id)
         self._shown: list[Step] = []
         self._label, self._cells = LABEL, 1
-        self._values: Kept[list[list[float]]] = Kept()
+        self._kept: Kept[list[Bars]] = Kept()
         self._letters: Kept[tuple[dict[int, str], set[int]]] = Kept()
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
@@ -104,26 +108,23 @@ class TimelinePane(Pane):
         self.set_title(self._heading(view, width))
         if not self._shown:
             return [Text("No step yet.", theme.style("dim"))]
-        facts = [step.facts for step in self._shown]
-        values = self._values.get(facts, partial(_values_of, facts))
         draw = self._tall if zoomed else self._low
-        return draw(view, values, here - first, width, height)
+        return draw(view, here - first, width, height)
 
-    def _low(
-        self, view: View, values: list[list[float]], here: int, width: int, height: int
-    ) -> list[Text]:
+    def _rows(self, tall: int) -> list[Bars]:
+        facts = [step.facts for step in self._shown]
+        return self._kept.get((facts, tall), partial(_rows_of, facts, tall))
+
+    def _low(self, view: View, here: int, width: int, height: int) -> list[Text]:
         """A line for each row; only the most telling ones, if there is no room for all."""
         lines = [
-            self._line(f"{row.name:<{LABEL}}", _bars(found, 1)[0], here, row)
-            for row, found in zip(ROWS, values, strict=True)
+            self._line(f"{row.name:<{LABEL}}", bars[0], here, row) for row, _, bars in self._rows(1)
         ]
         lines.append(self._marks(view.trace, here, width))
         fewer = {1: (0,), 2: (0, 4), 3: (0, 1, 4), 4: (0, 1, 2, 4)}.get(height)
         return [lines[i] for i in fewer] if fewer else lines
 
-    def _tall(
-        self, view: View, values: list[list[float]], here: int, width: int, height: int
-    ) -> list[Text]:
+    def _tall(self, view: View, here: int, width: int, height: int) -> list[Text]:
         """Bars of several lines, with their scale and this step's value; what explains them stands below."""
         below = [
             Text(" " * SCALE + self._numbers(), theme.style("dim")),
@@ -133,11 +134,10 @@ class TimelinePane(Pane):
         ]
         tall = max(1, (height - len(below)) // len(ROWS) - 1)
         lines: list[Text] = []
-        for row, found in zip(ROWS, values, strict=True):
-            labels = _scale(row, found[here], max(1, *found), tall)
-            for label, bars in zip(labels, _bars(found, tall), strict=True):
-                lines.append(self._line(label, bars, here, row))
-            lines.append(Text())
+        for row, values, bars in self._rows(tall):
+            labels = _scale(row, values[here], max(1, *values), tall)
+            drawn = zip(labels, bars, strict=True)
+            lines += [*(self._line(label, line, here, row) for label, line in drawn), Text()]
         return [*lines, *below]
 
     def _heading(self, view: View, width: int) -> str:
@@ -225,9 +225,9 @@ def _scale(row: Row, value: float, most: float, tall: int) -> list[str]:
     return [f"{name:<{LABEL + 2}}{number:>{SCALE - LABEL - 3}} " for name, number in lines]
 
 
-def _values_of(facts: list[dict[str, Any]]) -> list[list[float]]:
-    """For each row a value for each step."""
-    return [[row.value(each) for each in facts] for row in ROWS]
+def _rows_of(facts: list[dict[str, Any]], tall: int) -> list[Bars]:
+    found = [(row, [row.value(each) for each in facts]) for row in ROWS]
+    return [(row, values, _bars(values, tall)) for row, values in found]
 
 
 def _bars(values: list[float], tall: int) -> list[str]:

@@ -100,7 +100,7 @@ class WhyPane(Pane):
 
 
 def _more(lines: int) -> str:
-    return f" · {lines} more line{'s' if lines > 1 else ''} ↓" if lines > 0 else ""
+    return f" · {lines} more line{'s' if lines > 1 else ''} below" if lines > 0 else ""
 
 
 def _next(view: View) -> str:
