@@ -57,9 +57,9 @@ class Dialogs(Board):
         """Let a line be typed, then go on with it."""
 
         def typed(text: str | None) -> None:
+            self.queue_refresh()  # for what does not show itself
             if text is not None:
                 then(text)
-            self.show()
 
         self.stop_playing()
         self.push_screen(prompt, typed)
