@@ -607,6 +607,11 @@ async def test_zoomed_panes_show_more():
             await press(pilot, "z")
             assert told in pane(app, name), name
             await press(pilot, "z")
+        app.base.set_focus(app.base.query_one("#tables"))
+        await press(pilot, "z")
+        await click(pilot, "tables", "22")
+        assert app.selection == Selection(block=22)
+        await press(pilot, ["escape", "escape"])
         go(app, 15)
         app.base.set_focus(app.base.query_one("#pool"))
         await press(pilot, "z")
@@ -716,6 +721,8 @@ def test_coloured_text_is_readable_on_its_ground(name):
     for style in texts:
         if style.color and style.color.name.startswith("#"):
             assert _contrast(Color.parse(style.color.name), ground) >= 4.5, (name, style)
+    for colour in theme._CODE_ON_LIGHT.values() if name == "light" else ():
+        assert _contrast(Color.parse(colour), ground) >= 4.5, colour
     for index in range(6):
         hue = theme.hue(index).bgcolor
         assert hue
