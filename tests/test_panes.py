@@ -609,7 +609,7 @@ async def test_zoomed_panes_show_more():
             await press(pilot, "z")
         app.base.set_focus(app.base.query_one("#tables"))
         await press(pilot, "z")
-        await click(pilot, "tables", "22")
+        await click(pilot, "tables", "22  positions")
         assert app.selection == Selection(block=22)
         await press(pilot, ["escape", "escape"])
         go(app, 15)
