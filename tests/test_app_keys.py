@@ -568,7 +568,7 @@ async def test_a_zoomed_pane_tells_the_way_back():
         for back in ("z", "escape", "v"):
             await press(pilot, "nz")
             assert "one pane alone   z or Esc: back" in lines(app)[1]
-            assert "z leave zoom" in lines(app)[-1]
+            assert "z unzoom" in lines(app)[-1]
             assert "v view" not in lines(app)[-1]
             await press(pilot, [back])
             assert " state   code   blocks   output " in lines(app)[1]

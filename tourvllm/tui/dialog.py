@@ -38,6 +38,7 @@ class Dialog(Modal[Result]):
         width: 84; max-width: 100%; height: auto; max-height: 100%;
         border: solid $accent; border-title-style: bold; border-title-color: $text;
         padding: 0 1; background: $background; scrollbar-size: 1 1;
+        scrollbar-color: $primary; scrollbar-background: $surface;
     }
     """
     HEADING = ""

@@ -99,7 +99,8 @@ class HomeApp(App[Choice]):
     #said { padding: 0 1; }
     #body { height: 1fr; layout: horizontal; }
     #list { width: 1fr; padding-top: 1; }
-    #detail { width: 36%; min-width: 44; padding: 1 1 0 2; border-left: solid $primary 60%; scrollbar-size: 1 1; }
+    #detail { width: 36%; min-width: 44; padding: 1 1 0 2; border-left: solid $primary 60%; scrollbar-size: 1 1;
+        scrollbar-color: $primary; scrollbar-background: $surface; }
     Screen.-narrow #body { layout: vertical; }
     Screen.-narrow #list { height: 1fr; padding-top: 0; }
     Screen.-narrow #detail {

@@ -133,7 +133,7 @@ NARROW_LINE = (
 def while_zoomed(line: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """The same while one pane has the screen for itself: there are no views, and a way back."""
     return [
-        (key_id, "leave zoom" if key_id == "zoom" else word)
+        (key_id, "unzoom" if key_id == "zoom" else word)
         for key_id, word in line
         if key_id != "view"
     ]

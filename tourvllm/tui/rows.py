@@ -31,7 +31,10 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
     ]
     COMPONENT_CLASSES: ClassVar[set[str]] = {"rows--chosen"}
     DEFAULT_CSS: ClassVar[str] = """
-    Rows { scrollbar-size: 1 1; scrollbar-gutter: stable; overflow-x: hidden; background: $background; }
+    Rows {
+        scrollbar-size: 1 1; scrollbar-gutter: stable; overflow-x: hidden; background: $background;
+        scrollbar-color: $primary; scrollbar-background: $surface;
+    }
     Rows > .rows--chosen { background: $primary 40%; text-style: bold; }
     """
 
