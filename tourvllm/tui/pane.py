@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.segment import Segment
 from rich.style import Style
 from rich.text import Span, Text
 from textual import events
@@ -174,7 +175,7 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
             return [Text(reason, style=theme.style("dim"))]
 
     def render_line(self, y: int) -> Strip:
-        """One line of the visible area."""
+        """One line of the visible area. A cut number is another number, so that a cut line says it is one."""
         x, top = self.scroll_offset
         number, width = y + top, self.size.width
         if self._base is None:
@@ -188,7 +189,13 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
             line.stylize_before(line.style)  # rich leaves a text's own style to the console
             strip = Strip(line.render(self.app.console)).apply_style(self._base)
             self._drawn[number] = look, strip
-        return self._drawn[number][1].crop_extend(x, x + width, self._base)
+        strip = self._drawn[number][1]
+        seen = self.scrollable_content_region.width
+        if strip.cell_length <= x + seen or not strip.crop(x + seen).text.strip():
+            return strip.crop_extend(x, x + width, self._base)
+        mark = Segment(theme.shown("…"), self._base + theme.style("dim"))
+        cut = Strip([*strip.crop(x, x + seen - 1), mark])
+        return cut.extend_cell_length(width, self._base)
 
     def show_line(self, number: int, height: int) -> None:
         """Scroll so that line `number` stands a third down, if it is out of sight or the height is another one."""

@@ -19,8 +19,8 @@ QUEUES = {
 }
 """Each queue with its order."""
 
-SHORTER = ((" blocks", ""), (" then", ""))
-"""What is left out of a reason that would not fit, in this order."""
+SHORTER = ((" blocks", ""), (" then", ""), (" of the budget, left", ", budget left"))
+"""Words of a reason that would not fit, each with fewer words, in this order."""
 
 COLUMNS = ("prompt", "answer", "computed", "now", "blocks", "preempted")
 """Numbers of a request, when the pane has the screen for itself."""
@@ -29,7 +29,7 @@ COLUMNS = ("prompt", "answer", "computed", "now", "blocks", "preempted")
 class QueuesPane(Pane):
     """The two deques, front first, and who has left. A waiting request says what it waits for."""
 
-    TITLE = "queues · front first"
+    TITLE = "queues · front first, finished: newest first"
     EMPTY = "Who waits, who runs, who has finished."
     TERMS: ClassVar[tuple[str, ...]] = ("waiting", "running", "token budget", "max_num_seqs")
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = SELECTS
