@@ -177,7 +177,7 @@ def _order(blocks: dict[str, Any], width: int) -> Text:
     """The front of the free list. Blocks that are still cached stand behind the others, to be evicted last."""
     line = Text().append("free list, handed out from its front: ", theme.style("dim"))
     for i, block in enumerate(blocks["free"]):
-        sign = f"{block}:" if str(block) in blocks["hash"] else str(block)
+        sign = f":{block}" if str(block) in blocks["hash"] else str(block)
         more = f" … {len(blocks['free']) - i:,} more"
         if line.cell_len + len(sign) + 1 + len(more) > width:
             return line.append(more)
@@ -249,7 +249,7 @@ class _Looks:
         sign, style = cell
         if block in self._view.freed_blocks:
             sign, style = "×", BOLD
-        if block in self._view.new_blocks:
+        if block in self._view.new_blocks and not style.underline:
             style += theme.style("new")
         return sign, style + theme.style("chosen") if block == self._chosen else style
 

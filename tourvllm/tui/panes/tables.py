@@ -161,7 +161,7 @@ def _look(view: View, seq_id: str, block: int) -> Style:
     style = tint(view, seq_id) + pointing(seq_id)
     if len(view.state["blocks"]["owners"].get(str(block), ())) > 1:
         style += UNDERLINED
-    if block in view.new_blocks:
+    elif block in view.new_blocks:
         style += theme.style("new")
     return style + theme.style("chosen") if block == view.selection.block else style
 
