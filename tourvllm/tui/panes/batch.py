@@ -19,7 +19,7 @@ LABEL = 15
 
 ROWS = ("cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping")
 
-EXPLAINED = "│ a request begins   █ cached before   ▒ computed in this step   · later"
+EXPLAINED = "│ a request begins   █ computed before   ▒ computed in this step   · later"
 
 Column = dict[str, list[Part]]
 Parts = tuple[int, int, int]
@@ -189,9 +189,9 @@ def _batch_parts(view: View, batch: dict[str, Any], index: int) -> Parts:
     return _parts(view, batch["seqs"][index], batch["positions"][first], now)
 
 
-def _parts(view: View, seq_id: str, cached: int, now: int) -> Parts:
-    """Tokens of a request that were cached, that this step computes, and still to come of those it has."""
-    return cached, now, max(0, view.state["seqs"][seq_id]["num_tokens"] - cached - now)
+def _parts(view: View, seq_id: str, computed: int, now: int) -> Parts:
+    """Tokens of a request: computed before, computed in this step, and still to come of those it has."""
+    return computed, now, max(0, view.state["seqs"][seq_id]["num_tokens"] - computed - now)
 
 
 def _bar(parts: Parts, cells: int) -> str:
@@ -205,7 +205,7 @@ def _bar(parts: Parts, cells: int) -> str:
 
 def _progress_line(view: View, batch: dict[str, Any], width: int) -> Text:
     """How far each request of the batch is, side by side."""
-    line = Text.assemble((f"{'cached+now/all':<{LABEL}}", theme.style("dim")))
+    line = Text.assemble(("computed+now/all ", theme.style("dim")))
     for i, seq_id in enumerate(batch["seqs"]):
         parts = _batch_parts(view, batch, i)
         told = f" {parts[0]}+{parts[1]}/{sum(parts)}  "
@@ -230,8 +230,8 @@ def _progress_table(view: View, batch: dict[str, Any], most: int) -> list[Text]:
 
 
 def _progress_row(view: View, seq_id: str, parts: Parts) -> Text:
-    cached, now, later = parts
-    counts = f"  cached {cached} | now {now} | later {later}"
+    computed, now, later = parts
+    counts = f"  computed {computed} | now {now} | later {later}"
     style = theme.style("faded") if view.faded(seq_id) else Style()
     bar = (_bar(parts, 30), tint(view, seq_id))
     return Text.assemble(name(view, seq_id), " ", bar, (counts, style))
