@@ -6,6 +6,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual import events
 from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Size
 from textual.screen import Screen
@@ -59,6 +60,10 @@ class Board(App[None]):
 
     CSS_PATH = "app.tcss"
     TITLE = "tourvllm"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pageup", "scroll_why(-1)", show=False),
+        Binding("pagedown", "scroll_why(1)", show=False),
+    ]
     ENABLE_COMMAND_PALETTE = False
     AUTO_FOCUS = ""
     DEFAULT_CSS: ClassVar[str] = "#hint { display: none; height: auto; background: $panel; }"
@@ -249,6 +254,12 @@ class Board(App[None]):
             )
         self.fit()
         self.base.set_focus(pane)
+
+    def action_scroll_why(self, pages: int) -> None:
+        """Scroll the words by pages, so that what is below can be read without a pane in focus."""
+        if self.in_front and self.focused is None:
+            why = self.base.query_one("#why", WhyPane)
+            why.scroll_relative(y=pages * why.size.height, animate=False, immediate=True)
 
     def action_view(self) -> None:
         """The next view of a small terminal; from a zoomed pane, back to the view."""

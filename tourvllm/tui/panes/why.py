@@ -1,15 +1,17 @@
 """The words: what has just happened and why."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from rich.text import Text
 
+from ...plain import TOLD
 from ...tour.text import line as one_line
 from ...tour.text import printable
 from .. import theme
 from ..pane import BOLD, Pane, name, wrap
-from ..past import Told, of_request, story
-from ..view import Selection, View
+from ..past import Told, decision, of_request, story
+from ..view import MOST_DECISIONS, Selection, View
 from .block import block_lines
 from .block import earlier as earlier_events
 
@@ -27,7 +29,8 @@ class WhyPane(Pane):
     EMPTY = "What happens and why will be told here, once the engine is ready."
     TERMS: ClassVar[tuple[str, ...]] = ("preemption", "token budget", "prefix hit")
     KEYS: ClassVar[tuple[tuple[str, str], ...]] = (
-        ("↑ ↓ PgUp PgDn", "scroll"),
+        ("↑ ↓", "scroll"),
+        ("PgUp PgDn", "scroll, also while no pane has the focus"),
         ("x", "follow a request: why does it wait?"),
         ("w", "watch an expression"),
     )
@@ -52,19 +55,25 @@ class WhyPane(Pane):
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         lines = self._event(view, width) if view.event else self._scenario(view, width)
-        earlier, notes = _fitting(_notes(view, width), height - len(lines))
-        lines += [*_earlier(len(earlier)), *_flat(notes)]
+        newest, earlier = _notes(view, width)
+        lines += newest
+        if len(lines) + len(earlier) <= height:
+            lines, earlier = lines + earlier, []
+        elif earlier:
+            lines.append(Text("… earlier notes of this step below", theme.style("dim")))
         if view.selection.seq is not None:
             lines += self._request(view, view.selection.seq, width)
         elif view.selection.block is not None:
             lines += block_lines(view, view.selection.block, width)
         lines += _watch_rows(view, width)
         if view.selection == Selection():
-            for decision in view.decisions:
-                lines += _item("· ", printable(decision), width)
-        if earlier:
-            lines += [Text("earlier in this step:", theme.style("dim")), *_flat(earlier)]
-        self.set_title("why" + _more(len(lines) - height) + _next(view))
+            for told in _decisions(view):
+                lines += _item("· ", printable(told), width)
+        lines += earlier
+        key = "PgDn" if self.screen.focused in (None, self) else ""
+        self.set_title(
+            "why" + _more(len(lines) - height - int(self.scroll_offset.y), key) + _next(view)
+        )
         self._to_the_top(view)
         return lines
 
@@ -75,6 +84,12 @@ class WhyPane(Pane):
             self._told_at = told_at
             if self.scroll_offset.y:
                 self.scroll_to(y=0, animate=False, force=True)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        """Scroll, and count anew what is below."""
+        super().watch_scroll_y(old_value, new_value)
+        if int(old_value) != int(new_value):
+            self._rebuild()
 
     def _scenario(self, view: View, width: int) -> list[Text]:
         scenario = view.trace.table("scenario")
@@ -99,8 +114,27 @@ class WhyPane(Pane):
         return lines + earlier_events(past)
 
 
-def _more(lines: int) -> str:
-    return f" · {lines} more line{'s' if lines > 1 else ''} below" if lines > 0 else ""
+def _more(lines: int, key: str) -> str:
+    """How many lines are below, and the key that goes there if it is this pane's now."""
+    if lines <= 0:
+        return ""
+    more = f"{lines} more line{'s' if lines > 1 else ''}"
+    return f" · {key}: {more}" if key else f" · {more} below"
+
+
+def _decisions(view: View) -> Iterator[str]:
+    """The step's decisions with their causes, at its end: a step is judged as a whole there."""
+    if not view.at_step_end or view.step is None:
+        return
+    total, at = view.state["blocks"]["total"], view.step.start
+    wanted, left = (*TOLD, "can_allocate"), MOST_DECISIONS
+    while (
+        left and (at := view.trace.next_position(wanted, at) or len(view.trace) + 1) < view.position
+    ):
+        event = view.trace.event(at - 1)
+        if event.stop in TOLD or event.facts.get("hits"):
+            yield f"{event.stop}: {decision(event, total)}"
+            left -= 1
 
 
 def _next(view: View) -> str:
@@ -115,37 +149,13 @@ def _next(view: View) -> str:
     return printable(f" · next: {stop}{where}")
 
 
-def _notes(view: View, width: int) -> list[list[Text]]:
-    """The lines of each note of this step, oldest first."""
-    style = theme.style("note")
-    return [wrap("» " + one_line(" ".join(note.split())), width, style) for note in view.notes]
-
-
-def _fitting(notes: list[list[Text]], room: int) -> tuple[list[list[Text]], list[list[Text]]]:
-    """The notes cut in two: those that find no room, and the newest, which do. The very newest always stands."""
-    first, used = len(notes), 0
-    while first > 0:
-        used += len(notes[first - 1])
-        said = 1 if first > 1 else 0  # the line that tells of the rest
-        if first < len(notes) and used + said > room:
-            break
-        first -= 1
-    return notes[:first], notes[first:]
-
-
-def _earlier(count: int) -> list[Text]:
-    if not count:
-        return []
-    return [
-        Text(
-            f"… {count} earlier note{'s' if count > 1 else ''} of this step below",
-            theme.style("dim"),
-        )
-    ]
-
-
-def _flat(notes: list[list[Text]]) -> list[Text]:
-    return [line for note in notes for line in note]
+def _notes(view: View, width: int) -> tuple[list[Text], list[Text]]:
+    """The lines of the step's newest note; and those of the ones before it, oldest first, behind a heading."""
+    notes = ["» " + one_line(" ".join(note.split())) for note in view.notes]
+    newest = [line for note in notes[-1:] for line in wrap(note, width, theme.style("note"))]
+    earlier = [line for note in notes[:-1] for line in wrap(note, width, theme.style("dim"))]
+    heading = [Text("earlier in this step:", theme.style("dim"))] if earlier else []
+    return newest, heading + earlier
 
 
 def _watch_rows(view: View, width: int) -> list[Text]:
