@@ -48,7 +48,7 @@ SIGNS = (
         "of a step: positive for prompts, negative for decodes (nano-vllm)",
         "",
     ),
-    ("█ ▒ ·", "tokens that are computed, computed now, still to come", "batch"),
+    ("█ ▒ ·", "tokens computed before, computed now, still to come", "batch"),
     ("faded", "not of the request or block that is followed (x, a click, Enter)", WHO),
     ("a column", "of the timeline is a step: KV use, tokens, who waits, its mark", "timeline"),
     ("P F E R B", "preempted, finished, evicted, rejected, a bookmark of yours", "timeline"),
