@@ -170,7 +170,7 @@ async def test_keys_that_come_during_a_run_wait_and_space_halts_it(tmp_path):
 async def test_w_adds_edits_and_deletes_watches_and_completes_names():
     app = replay()
     async with app.run_test(size=WIDE) as pilot:
-        await press(pilot, ["n", "n", "n", "w", "a"])
+        await press(pilot, ["n", "n", "n", "W", "a"])
         await press(pilot, [*"A.block_t", "tab"])
         assert "watch: A.block_table" in lines(app)[-1]
         await write(pilot, "[1] * block_size + 2")
@@ -185,13 +185,29 @@ async def test_w_adds_edits_and_deletes_watches_and_completes_names():
         await press(pilot, ["escape"])
         tokens = app.session.cursor.state["seqs"]["A"]["num_tokens"]
         assert f"A.num_tokens = {tokens}" in pane(app, "why")
-        await press(pilot, ["w", "end", "up", "up", "enter", "escape"])
+        await press(pilot, ["W", "end", "up", "up", "enter", "escape"])
         assert app.session.watches[-1] == "A.num_scheduled_tokens"
-        await press(pilot, ["w", "d", "d", "d", "d", "d", "d", "escape"])
+        await press(pilot, ["W", "d", "d", "d", "d", "d", "d", "escape"])
         assert app.session.watches == []
 
 
 # Finding, following, bookmarks, export
+
+
+async def test_a_watch_is_asked_for_and_its_names_are_checked():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["n", "w"])
+        await write(pilot, "B.num_computed")
+        assert "a request has no num_computed: it has status, num_tokens," in text(app)
+        await press(pilot, ["escape", "w"])
+        await write(pilot, "B.num_cached_tokens")
+        assert app.session.watches[-1] == "B.num_cached_tokens"
+        await press(pilot, ["W"])
+        assert "B.num_cached_tokens = 0" in text(app)
+        await press(pilot, ["escape", "b"])
+        await write(pilot, "step 12")
+        assert "did you mean step == 12?" in text(app)
 
 
 async def test_find_goes_from_one_place_to_the_next():
@@ -259,7 +275,7 @@ async def test_bookmarks_of_a_replay_are_there_again_and_are_exported(tmp_path):
         assert "Written: " in lines(app)[-1]
         await press(pilot, ["e", "ctrl+u"])
         await write(pilot, str(tmp_path / "out.tvllm.jsonl"))
-        assert "is there already" in lines(app)[-2]
+        assert "is there already" in text(app)
     again = read_trace(tmp_path / "out.tvllm.jsonl")
     assert again.problem is None
     assert "look [here]" in again.notes[marked]
@@ -425,7 +441,10 @@ async def test_a_lesson_is_done_at_its_last_step_also_when_another_run_follows(t
         assert Progress().of("lesson").done
         await press(pilot, [":", "9", "enter"])
         await settle(pilot)
-        assert "There is no step 9: steps 1 to 3 are recorded." in lines(app)[-1]
+        assert (
+            "There is no step 9: the run ended with step 3, and you are there now."
+            in lines(app)[-1]
+        )
 
 
 async def test_playing_halts_at_a_breakpoint(tmp_path):
@@ -630,7 +649,7 @@ async def test_every_dialog_is_drawn_in_ascii_alone():
     app = replay(config=Config(ascii=True))
     try:
         async with app.run_test(size=WIDE) as pilot:
-            for keys in ("nnnnnnnn", "?", "B", "w", "b", ":", "/", "m", "x", "e", "r"):
+            for keys in ("nnnnnnnn", "?", "B", "W", "w", "b", ":", "/", "m", "x", "e", "r"):
                 await press(pilot, keys)
                 await pilot.pause(0.1)
                 assert text(app).isascii(), (keys, {c for c in text(app) if not c.isascii()})
@@ -726,7 +745,7 @@ async def test_a_key_right_after_a_prompt_s_enter_or_escape_is_not_lost_in_its_l
         ("b", ["enter", "enter"]),
         ("m", ["enter", "enter"]),
         ("B", ["q", "escape"]),
-        ("w", ["escape", "escape", "escape"]),
+        ("W", ["escape", "escape", "escape"]),
         ("r", ["escape", "escape"]),
         ("question_mark", ["q", "escape"]),
         ("x", ["escape", "escape"]),
@@ -760,3 +779,20 @@ async def test_an_export_to_an_impossible_file_is_refused_in_the_prompt(path):
     async with app.run_test(size=WIDE) as pilot:
         await press(pilot, ["e", "ctrl+u", *path, "enter"])
         assert "No file can have this name" in text(app)
+
+
+@pytest.mark.parametrize("damage", ["facts", "seqs"])
+async def test_a_damaged_place_is_told_by_every_key_that_asks(tmp_path, damage):
+    lines_of_it = gzip.decompress(Path(RECORDED).read_bytes()).splitlines()
+    records = [json.loads(line) for line in lines_of_it]
+    event = next(line for line in records if line.get("i") == 450 and line["kind"] == "event")
+    event.update({"facts": 3} if damage == "facts" else {"do": [["set", ["seqs"], 7]]})
+    path = tmp_path / "odd.jsonl"
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in records))
+    app = TourApp(Session(read_trace(path)))
+    async with app.run_test(size=WIDE) as pilot:
+        app.session.cursor.seek(451)
+        app.show()
+        for key in ("w", "W", "b", "B", "x", "m", "slash", "colon", "r", "d", "z", "z", "v"):
+            await press(pilot, [key, "escape"])
+        assert "The trace is damaged here" in text(app)

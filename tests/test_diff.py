@@ -55,8 +55,8 @@ def test_a_smaller_pool_is_told_from_the_cause_to_the_cost(runs):
     assert str(runs["small"]) in text.splitlines()[1]
     assert ["engine.num_blocks", "24", "16"] in [line.split() for line in text.splitlines()]
     assert (
-        "First difference:\nstep 4: the first run finds room for D, the second finds no room for D."
-        in text
+        "First difference:\nstep 4: the first run finds room for D (needs 3, free 10), "
+        "the second finds no room for D (needs 3, free 2)." in text
     )
     assert "steps more: --all shows them." in text
     rows = [line.split() for line in text.splitlines()]

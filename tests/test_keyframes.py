@@ -117,3 +117,15 @@ def test_null_for_a_request_that_no_line_holds_is_a_sentence(recorded, tmp_path)
     state = trace.keyframe(trace.keyframe_at_or_before(len(trace)))
     with pytest.raises(Exception, match="request A"):
         state["seqs"]["A"]
+
+
+@pytest.mark.parametrize("seqs", [5, None, [], "abc"])
+def test_a_state_that_is_no_table_before_a_partial_keyframe_is_a_sentence(recorded, tmp_path, seqs):
+    lines = lines_of(recorded)
+    at = next(i for i, line in enumerate(lines) if line["kind"] == "finished")
+    lines[at - 1]["do"] = [["set", ["seqs"], seqs]]
+    path = tmp_path / "odd.jsonl"
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    trace = read_trace(path)
+    Cursor(trace).seek(lines[at]["i"])
+    assert trace.problem

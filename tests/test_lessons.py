@@ -70,14 +70,14 @@ def test_a_question_is_recorded_with_its_answer_at_its_moment():
 
 
 def test_a_question_that_has_no_answer_is_left_out_and_told():
-    wrong = LESSON.replace("answer: block_ids", "answer: A.block_tabel")
+    wrong = LESSON.replace("answer: block_ids", "answer: 'A.block_table[99]'")
     other = LESSON.replace("choices: [stop, length]", "choices: [stop, abort]")
     empty = LESSON.replace("answer: block_ids", "answer: A.text")
     twice = LESSON.replace("at: finish\n", "at: allocate\n").replace(
         "answer: reason", "answer: seq"
     )
     for text, reason, asked in (
-        (wrong, "there is no block_tabel", 1),
+        (wrong, "the list is shorter", 1),
         (other, "its answer length is none of its choices", 1),
         (empty, "its answer has 0 characters", 1),
         (twice.replace(", choices: [stop, length]", ""), "A second question at this moment", 1),

@@ -477,3 +477,13 @@ def test_home_in_a_terminal(user):
     assert terminal.finish() == 0
     assert terminal.restored
     assert b"Replay it with: tourvllm replay" in terminal.seen
+
+
+async def test_home_with_a_filter_that_nothing_has(user):
+    app = HomeApp()
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.press("slash", *"zzzz")
+        await pilot.resize_terminal(80, 24)
+        await pilot.press("enter", "down", "end", "pageup", "escape")
+        await wait_for(pilot, "kv_pressure")
+        assert app.return_value is None

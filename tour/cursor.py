@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +79,7 @@ class Cursor:
         self._here = _Place(0, trace.initial_state())
         self._left: list[_Place] = []
         self._ready: dict[str, _Place] = {}
+        self._damaged = False
 
     @property
     def position(self) -> int:
@@ -140,15 +140,19 @@ class Cursor:
     def _prepare(self, name: str, target: int) -> Iterator[None]:
         """Make a place ready, the only one of that name."""
         self._forget()
-        if target <= 0 or min(place.way_to(target) for place in self._places()) <= NEAR:
+        near = min(place.way_to(target) for place in self._places()) <= NEAR
+        if target <= 0 or near or self._damaged:
             return
-        with suppress(TraceError):  # going there will tell
-            self._ready.pop(name, None)
+        self._ready.pop(name, None)
+        try:
             yield
             place = self._stored_before(target)
             while place.position < target:
                 yield
                 place.walk(self.trace, min(place.position + _SLICE, target))
+        except TraceError:  # going there will tell
+            self._damaged = True
+        else:
             self._ready[name] = place
             self._has_grown()
 

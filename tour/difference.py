@@ -118,7 +118,8 @@ _VERBS: dict[str, Callable[[Facts], str]] = {
     "preempt": lambda f: f"preempts {f['seq']}",
     "can_allocate": lambda f: (
         f"finds {'' if f['ok'] else 'no '}room for {f['seq']}"
-        + (f" (cached blocks: {_names(f['hits'])})" if f["hits"] else "")
+        + f" (needs {f['needs']}, free {f['free']}"
+        + (f", prefix hit: block {_names(f['hits'])})" if f["hits"] else ")")
     ),
     "allocate": lambda f: f"gives {f['seq']} the blocks {_names([*f['hits'], *f['block_ids']])}",
     "can_append": lambda f: f"finds {'' if f['ok'] else 'no '}room for {f['seq']} to grow",

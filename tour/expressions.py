@@ -9,13 +9,14 @@ import ast
 import difflib
 import operator
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Any
 
 import simpleeval
 
 from .errors import ExpressionError, UnknownNameError
+from .state import REQUEST_FIELDS
 from .stops import FACTS, STOPS
 from .trace import Event
 
@@ -98,7 +99,8 @@ def names(state: dict[str, Any], event: Event | None = None) -> dict[str, Any]:
     """
     blocks = state.get("blocks") or {}
     free = blocks.get("free") or []
-    found: dict[str, Any] = (state.get("seqs") or {}).copy()
+    seqs = state.get("seqs")
+    found: dict[str, Any] = seqs.copy() if isinstance(seqs, dict) else {}
     if event is not None:
         found.update(event.facts)
         found.update(stop=event.stop, facts=event.facts)
@@ -143,7 +145,8 @@ def check_names(text: str, request_ids: Iterable[str]) -> None:
         for node in nodes
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    known = _KNOWN | own | set(request_ids)
+    request_ids = set(request_ids)
+    known = _KNOWN | own | request_ids
     for word in words:
         if word.id in called:
             if word.id not in _FUNCTIONS:
@@ -152,6 +155,17 @@ def check_names(text: str, request_ids: Iterable[str]) -> None:
                 )
         elif word.id not in known:
             raise ExpressionError(_no_such_name(word.id, known))
+    _check_fields(nodes, request_ids - _KNOWN - own)
+
+
+def _check_fields(nodes: Iterable[ast.AST], request_ids: Collection[str]) -> None:
+    for node in nodes:
+        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
+            continue
+        if node.value.id in request_ids and node.attr not in REQUEST_FIELDS:
+            raise ExpressionError(
+                f"a request has no {node.attr}: it has {', '.join(REQUEST_FIELDS)}"
+            )
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -182,7 +196,17 @@ def _parse(text: str) -> ast.expr:
         ):  # of Python's compiler, on the style of the text
             return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ExpressionError(f"{text!r} is not an expression: {error}") from error
+        raise ExpressionError(
+            f"{text!r} is not an expression: {_what_is_wrong(text, error)}"
+        ) from error
+
+
+def _what_is_wrong(text: str, error: Exception) -> str:
+    """The parser's words; for two words side by side (`step 12`) what was probably meant."""
+    words = text.split()
+    if len(words) == 2 and words[0] in _KNOWN:
+        return f"did you mean {words[0]} == {words[1]}?"
+    return error.msg if isinstance(error, SyntaxError) else str(error)
 
 
 def evaluate(text: str, values: dict[str, Any]) -> Any:

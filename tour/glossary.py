@@ -17,8 +17,9 @@ GLOSSARY: dict[str, str] = {
         "blocks may lie anywhere in the pool; the table keeps their order."
     ),
     "chunk": (
-        "A piece of a prompt that is computed in one step, because the whole prompt does not fit into the "
-        "token budget. The next step goes on where it ended; vLLM calls this chunked prefill."
+        "A piece of a prompt that is computed in one step, because the whole does not fit into the token "
+        "budget; vLLM calls this chunked prefill. By the policy fifo only a step's first prompt may be cut, "
+        "by mixed any."
     ),
     "context_lens": (
         "For each request of the batch, how many tokens attention reads for it, those computed now included."

@@ -104,6 +104,9 @@ class _State(msgspec.Struct):
     batch: _Batch | None
 
 
+REQUEST_FIELDS = _Seq.__struct_fields__
+"""What a request has."""
+
 _WRONG = "a stored state is not what the trace format says"
 
 
@@ -173,7 +176,7 @@ def same_state(state: dict[str, Any], line: bytes) -> bool:
         for seq_id in stored["seqs"].absent():
             stored["seqs"][seq_id] = state["seqs"][seq_id]
         return stored == state
-    except (TraceError, KeyError):
+    except (TraceError, LookupError, TypeError):
         return False
 
 

@@ -43,7 +43,7 @@ _ABOUT: dict[int, dict[str, str]] = {
     2: {
         "schedule": "The scheduler begins or ends choosing the requests of this step.",
         "admit": "A request has moved from waiting to running: in this step its prompt is computed, or begun.",
-        "chunk": "A prompt is longer than what is left of the token budget: only a piece of it runs now.",
+        "chunk": "A prompt does not fit into what is left of the budget and may be cut: a piece of it runs now.",
         "wait": "A request gets nothing in this step, and this is the limit that stopped it.",
         "decode": "A running request is given one token in this step.",
         "preempt": "A running request lost its place and its blocks, so that another one can grow.",

@@ -24,6 +24,8 @@ from .storage import MemoryText, Text
 
 FORMAT = 1
 MAX_LINE = 64 * 2**20
+MAX_NOTES = 100
+"""Notes that are kept at one position: more come only from somebody who means no good."""
 
 
 class Event(msgspec.Struct, tag_field="kind", tag="event"):
@@ -380,7 +382,9 @@ class Trace:
     def _take_note(self, line: bytes, head: _Head) -> None:
         if 0 <= head.i <= len(self._starts):
             note = _decode_note(line)
-            self.notes.setdefault(head.i, []).append(note.say)
+            said = self.notes.setdefault(head.i, [])
+            if len(said) < MAX_NOTES:
+                said.append(note.say)
             if head.kind == "bookmark":
                 mark = Mark(head.i, head.step, "B")
                 insort(self.marks, mark, key=lambda mark: mark.position)

@@ -78,7 +78,9 @@ def _steps(found: Comparison, parting: int, every_step: bool) -> None:
         click.echo(f"{plural(left_out, 'step')} more: --all shows them.")
     if any(row.step == parting and not _differs(row) for row in rows):
         click.echo("< the first difference, which its step's end does not show.")
-    click.echo("* ends in another way. Negative tokens: a step of decodes alone.\n")
+    click.echo(
+        "* the step's end differs. preempt: preemptions so far. Negative tokens: a step of decodes alone.\n"
+    )
 
 
 def _step_cells(row: Row, is_first: bool) -> list[str]:

@@ -12,8 +12,23 @@ from .tour.trace import Ask, Event
 from .tour.why import plural, why
 
 WIDTH = 100
-TOLD = ("add_request", "reject", "admit", "chunk", "wait", "preempt", "evict", "finish")
+TOLD = (
+    "add_request",
+    "reject",
+    "can_allocate",
+    "admit",
+    "chunk",
+    "wait",
+    "preempt",
+    "evict",
+    "finish",
+)
 """Stops told with their causes. The rest of a step is told by its tables."""
+
+
+def is_told(event: Event) -> bool:
+    """Whether a step's summary tells this event; room for a prompt only where there is a prefix hit."""
+    return event.stop in TOLD and (event.stop != "can_allocate" or bool(event.facts.get("hits")))
 
 
 class PlainWalk:
@@ -62,7 +77,7 @@ class PlainWalk:
 
     def event(self, event: Event, state: dict[str, Any]) -> None:
         """Take in one event; a step's block is written when the step ends."""
-        if event.stop in TOLD or (event.stop == "can_allocate" and event.facts.get("hits")):
+        if is_told(event):
             self._told.append(f"  {event.stop:<13} {why(event, state)}")
         at = f"   ({event.stop}, {':'.join(map(str, event.at))})" if event.at else ""
         self._told += [f"  {'watch':<13} {line}{at}" for line in self._changes(event, state)]

@@ -17,7 +17,7 @@ SECONDS_A_RUN = 0.2
 MAX_HEADER = 16 * 2**20
 _CHUNK = 1 << 16
 _TAIL = 1 << 20
-_STEP = re.compile(rb'"kind": ?"event", ?"i": ?\d+, ?"step": ?(\d+)')
+_STEP = re.compile(rb'"kind": ?"event", ?"i": ?\d+, ?"step": ?(\d+),')
 
 
 class _Scenario(msgspec.Struct):

@@ -36,6 +36,9 @@ PREPARE_SECONDS = 0.005
 
 PAUSE = 0.001
 
+LONG_QUIET = 2.0
+"""Seconds without a key after which somebody reads."""
+
 QUIET = 0.1
 """Seconds after a key in which nothing is read on, so that the next key need not wait."""
 
@@ -120,8 +123,11 @@ class TourApp(Dialogs):
         ]
 
     def _tick(self) -> None:
-        garbage.collect(quiet=time.monotonic() - self._moved > QUIET)
-        if self.session.reading and time.monotonic() - self._moved > QUIET:
+        still = time.monotonic() - self._moved
+        garbage.collect(quiet=still > QUIET)
+        if still > LONG_QUIET and self.in_front:
+            garbage.search_kept()
+        if self.session.reading and still > QUIET:
             self._dirty |= self.session.read_on(READ_SECONDS)
         elif not self._preparing:
             self._prepare()

@@ -18,7 +18,14 @@ from .bookmarks import Bookmarks
 from .breakpoints import BreakpointEntry
 from .help import HelpScreen
 from .links import ChildLink
-from .lists import BreakpointsScreen, ListDialog, WatchScreen, breakpoint_prompt
+from .lists import (
+    BreakpointsScreen,
+    ListDialog,
+    WatchScreen,
+    add_watch,
+    breakpoint_prompt,
+    watch_prompt,
+)
 from .pane import Pane
 from .prompt import PromptScreen
 from .rerun import order_of, own_settings, plan_again
@@ -47,7 +54,11 @@ class Dialogs(Board):
                 else "The engine is still starting: one moment."
             )
             self.show()
-        return self.session.cursor is not None
+            return False
+        if not self.session.is_sound():
+            self.show()
+            return False
+        return True
 
     def stop_playing(self) -> None:
         """A dialog opens: nothing moves under it."""
@@ -104,6 +115,11 @@ class Dialogs(Board):
         self._list(BreakpointsScreen)
 
     def action_watch(self) -> None:
+        """Ask for an expression to watch."""
+        if self.ready():
+            self.prompt(watch_prompt(self.session), partial(add_watch, self.session))
+
+    def action_watches(self) -> None:
         """The list of watch expressions."""
         self._list(partial(WatchScreen, selected=self.selection.seq))
 

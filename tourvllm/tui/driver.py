@@ -1,6 +1,5 @@
 """A trace, a place in it, and the engine behind it, if there is one: commands go out, trace lines come in."""
 
-import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from ..host import FIRST_HALT, Command
 from ..tour.cursor import Cursor
 from ..tour.errors import TraceError
 from ..tour.trace import Trace
-from . import breakpoints, watch
+from . import breakpoints, garbage, watch
 from .asks import Asks
 from .breakpoints import BreakpointEntry
 from .links import Link
@@ -190,7 +189,7 @@ class Driver:
     def _open(self) -> None:
         """The header is there: what the scenario asks for holds from now on."""
         # Frozen, a long trace's states are not looked through for cycles again and again, 0.2 s each time.
-        self.cursor = Cursor(self.trace, has_grown=gc.freeze)
+        self.cursor = Cursor(self.trace, has_grown=garbage.keep)
         self.breakpoints = breakpoints.of_scenario(self.trace) + self.breakpoints
         self.watches = watch.of_scenario(self.trace) + self.watches
 

@@ -8,11 +8,33 @@ MOST = 100_000
 SELDOM = 10
 """Times more seldom than its threshold says is everything searched: most of it has come to stay."""
 
+OFTEN = 5
+"""Times that a place was kept, each with some megabytes of unused cycles."""
+
+_kept = 0
+
 
 def put_off() -> None:
     """From now on search only in `collect`. What has been loaded by now stays, and is not searched again."""
     gc.freeze()
     gc.disable()
+
+
+def keep() -> None:
+    """What is there now has come to stay: it is not searched, until `search_kept`."""
+    global _kept
+    gc.freeze()
+    _kept += 1
+
+
+def search_kept() -> None:
+    """Search, for a third of a second, also what was kept, if that was often: some of it is unused by now."""
+    global _kept
+    if _kept >= OFTEN:
+        _kept = 0
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
 
 def collect(quiet: bool) -> None:

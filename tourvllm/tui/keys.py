@@ -68,7 +68,8 @@ JUMP = (
 KEEP = (
     Key("break", "b", "break", "breakpoint here, or on a request or a condition"),
     Key("breakpoints", "B", "breakpoints", "the list of breakpoints"),
-    Key("watch", "w", "watch", "the list of watch expressions"),
+    Key("watch", "w", "watch", "watch an expression: its value, old → new"),
+    Key("watches", "W", "watches", "the list of watch expressions, with ready-made ones"),
     Key("bookmark", "m", "bookmark", "bookmark this place with a note"),
     Key("follow", "x", "follow", "follow a request in all panes; Esc ends it"),
     Key("export", "e", "export", "write the run, with your bookmarks, to a file"),

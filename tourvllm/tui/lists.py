@@ -180,6 +180,21 @@ class BreakpointsScreen(ListDialog):
             self.session.breakpoints[self.row] = BreakpointEntry(line)
 
 
+def watch_prompt(session: Session, value: str = "") -> PromptScreen:
+    """Asks for an expression to watch."""
+    cursor = session.place()
+    completer = name_completer(names(cursor.state, cursor.event))
+    hint = "an expression over the state   Tab completes, Enter watches, Escape leaves"
+    check = partial(watch.problem, request_ids=session.request_ids)
+    return PromptScreen("watch:", value, hint, check, completer)
+
+
+def add_watch(session: Session, text: str) -> None:
+    """Watch an expression, once."""
+    if text not in session.watches and len(session.watches) < watch.MAX_WATCHES:
+        session.watches.append(text)
+
+
 class WatchScreen(ListDialog):
     """The watch expressions with their values, and the ready-made ones."""
 
@@ -218,26 +233,18 @@ class WatchScreen(ListDialog):
         """Add, take, edit, delete."""
         watches = self.session.watches
         own = self.row < len(watches)
-        if key == "a":
-            self.ask(self._prompt(""), self._add)
+        if key in ("a", "w"):
+            self.ask(watch_prompt(self.session), self._add)
         elif key == "enter" and own:
-            self.ask(self._prompt(watches[self.row]), self._replace)
+            self.ask(watch_prompt(self.session, watches[self.row]), self._replace)
         elif key == "enter" and self._ready_made:
             self._add(self._ready_made[self.row - len(watches)])
         elif key in ("d", "delete") and own:
             del watches[self.row]
 
     def _add(self, text: str) -> None:
-        if text not in self.session.watches and len(self.session.watches) < watch.MAX_WATCHES:
-            self.session.watches.append(text)
+        add_watch(self.session, text)
         self.row = len(self.session.watches) - 1
 
     def _replace(self, text: str) -> None:
         self.session.watches[self.row] = text
-
-    def _prompt(self, value: str) -> PromptScreen:
-        cursor = self.session.place()
-        completer = name_completer(names(cursor.state, cursor.event))
-        hint = "an expression over the state   Tab completes, Enter watches, Escape leaves"
-        check = partial(watch.problem, request_ids=self.session.request_ids)
-        return PromptScreen("watch:", value, hint, check, completer)

@@ -67,6 +67,7 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
         `moved` tells from then on whether the user has chosen another.
         """
         self.count = count
+        self.chosen = min(self.chosen, max(0, count - 1))
         self.virtual_size = Size(self.size.width, count)
         self._choose(chosen, 1)
         self.moved = False
@@ -95,6 +96,8 @@ class Rows(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _show_chosen(self) -> None:
         """Scroll as little as is needed; the first row that may be chosen shows what stands above it."""
+        if not self.count:
+            return
         top, height = int(self.scroll_offset.y), self.scrollable_content_region.height
         if not any(self._stands(row) for row in range(min(self.chosen, height))):
             top = 0

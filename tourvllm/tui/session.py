@@ -12,6 +12,7 @@ from typing import Any
 
 from ..host import Command
 from ..tour.errors import TourError, TraceError
+from ..tour.expressions import names
 from ..tour.lessons import Score
 from ..tour.stops import STOPS
 from ..tour.trace import Ask, Trace
@@ -265,8 +266,13 @@ class Session(Driver):
             self._say_no_step(number, last)
 
     def _say_no_step(self, number: int, last: int) -> None:
-        more = " The rest is still being read." if self.reading else ""
-        self.message = f"There is no step {number}: steps 1 to {last} are recorded.{more}"
+        self.message = f"There is no step {number}: steps 1 to {last} are recorded."
+        if self.reading:
+            self.message += " The rest is still being read."
+        elif self.live and self.place().at_end:
+            self.message = (
+                f"There is no step {number}: the run ended with step {last}, and you are there now."
+            )
 
     def go_to_start(self) -> None:
         """To the initial state."""
@@ -417,6 +423,18 @@ class Session(Driver):
     def _tell(self, error: Exception) -> None:
         known = isinstance(error, TourError) and not isinstance(error, TraceError)
         self.message = str(error) if known else f"The trace is damaged here: {error}"
+
+    def is_sound(self) -> bool:
+        """Whether the place can be talked about; if not, it is said why."""
+        cursor = self.place()
+        try:
+            names(cursor.state, cursor.event)
+            if not isinstance(cursor.state.get("seqs"), dict):
+                raise TraceError("seqs is no table of requests")
+        except Exception as error:  # a stranger's trace may hold anything
+            self._tell(error)
+            return False
+        return True
 
     def _arrive(self, hit: str | None) -> None:
         number = self.goal.get("number", 0) if self.goal else 0

@@ -7,17 +7,13 @@ from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..plain import TOLD
 from ..tour.cursor import Cursor
+from ..tour.errors import TraceError
 from ..tour.patch import Patch
 from ..tour.timings import StepTimes, step_times
 from ..tour.trace import Event, Step, Trace
 from ..tour.why import why
-from .past import decision
 from .values import Row, values
-
-MOST_DECISIONS = 100
-"""Decisions of a step that are told."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,6 @@ class View:
     changed: frozenset[tuple[str, ...]] = frozenset()
     why: str = ""
     notes: tuple[str, ...] = ()
-    decisions: tuple[str, ...] = ()
     at_step_end: bool = False
     hues: dict[str, int] = field(default_factory=dict)
     selection: Selection = Selection()
@@ -67,7 +62,10 @@ class View:
             return None
         known = _times.setdefault(self.trace, {})
         if step.number not in known:
-            known[step.number] = step_times(self.trace, step)
+            try:
+                known[step.number] = step_times(self.trace, step)
+            except TraceError:
+                return None
         return known[step.number]
 
 
@@ -97,7 +95,6 @@ def look(
         changed=_changed_paths(patches),
         why=why(event, cursor.state) if event else "",
         notes=_notes(trace, first if cursor.position == 0 else first + 1, cursor.position),
-        decisions=_decisions(cursor, first) if cursor.at_step_end else (),
         at_step_end=cursor.at_step_end,
         hues=dict(zip(cursor.state.get("seqs") or (), count())),
         selection=selection,
@@ -134,15 +131,3 @@ def _moved_blocks(patches: list[Patch]) -> tuple[set[int], set[int]]:
 def _changed_paths(patches: list[Patch]) -> frozenset[tuple[str, ...]]:
     changed = {tuple(patch[1]) for patch in patches}  # a step changes most of its paths often
     return frozenset(path[:end] for path in changed for end in range(1, len(path) + 1))
-
-
-def _decisions(cursor: Cursor, first: int) -> tuple[str, ...]:
-    """The step's decisions with their causes, for its last event: a step is judged as a whole there."""
-    total, trace = cursor.state["blocks"]["total"], cursor.trace
-    told: list[str] = []
-    at = trace.next_position(TOLD, first)
-    while at is not None and at < cursor.position and len(told) < MOST_DECISIONS:
-        event = trace.event(at - 1)
-        told.append(f"{event.stop}: {decision(event, total)}")
-        at = trace.next_position(TOLD, at)
-    return tuple(told)

@@ -5,15 +5,18 @@ from typing import ClassVar
 
 from rich.text import Text
 
-from ...plain import TOLD
+from ...plain import TOLD, is_told
 from ...tour.text import line as one_line
 from ...tour.text import printable
 from .. import theme
 from ..pane import BOLD, Pane, name, wrap
 from ..past import Told, decision, of_request, story
-from ..view import MOST_DECISIONS, Selection, View
+from ..view import Selection, View
 from .block import block_lines
 from .block import earlier as earlier_events
+
+MOST_DECISIONS = 100
+"""Decisions of a step that are told."""
 
 SHORT, SHORT_NARROW = 10, 6
 """Lines that the pane holds; app.tcss makes it taller at a stop that has more to tell."""
@@ -127,12 +130,12 @@ def _decisions(view: View) -> Iterator[str]:
     if not view.at_step_end or view.step is None:
         return
     total, at = view.state["blocks"]["total"], view.step.start
-    wanted, left = (*TOLD, "can_allocate"), MOST_DECISIONS
+    left = MOST_DECISIONS
     while (
-        left and (at := view.trace.next_position(wanted, at) or len(view.trace) + 1) < view.position
+        left and (at := view.trace.next_position(TOLD, at) or len(view.trace) + 1) < view.position
     ):
         event = view.trace.event(at - 1)
-        if event.stop in TOLD or event.facts.get("hits"):
+        if is_told(event):
             yield f"{event.stop}: {decision(event, total)}"
             left -= 1
 
