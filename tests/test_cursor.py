@@ -5,7 +5,7 @@ import copy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import P, Watched, greedy, line_of, make_engine, record_scenario
+from support import P, Watched, greedy, line_of, make_engine, record_scenario, states_of
 from tourvllm.tour import cursor as cursor_module
 from tourvllm.tour import recorder
 from tourvllm.tour.cursor import Cursor
@@ -23,11 +23,7 @@ def run(request, tmp_path_factory):
         patch.setattr(recorder, "KEYFRAME_EVERY", 40)
         patch.setattr(recorder, "LARGE_KEYFRAME", 1 if request.param == "partial" else 2**30)
         trace = read_trace(record_scenario(tmp_path_factory.mktemp("cursor") / "run.jsonl"))
-    cursor, states = Cursor(trace), []
-    for position in range(len(trace) + 1):
-        cursor.seek(position)
-        states.append(copy.deepcopy(cursor.state))
-    return trace, states
+    return trace, states_of(trace)
 
 
 def watch_walks(monkeypatch) -> list[tuple[int, int]]:

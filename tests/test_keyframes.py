@@ -1,11 +1,10 @@
 """Stored states: whole ones, and those of long runs that leave out what has finished."""
 
-import copy
 import json
 from collections import Counter
 
 import pytest
-from support import P, Watched, greedy, make_engine, record_scenario
+from support import P, Watched, greedy, make_engine, record_scenario, states_of
 from tourvllm.tour import recorder
 from tourvllm.tour.cursor import Cursor
 from tourvllm.tour.reader import read_trace
@@ -25,14 +24,6 @@ def recorded(tmp_path):
 
 def lines_of(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def states_of(trace: Trace) -> list[dict]:
-    cursor, states = Cursor(trace), []
-    for position in range(len(trace) + 1):
-        cursor.seek(position)
-        states.append(copy.deepcopy(cursor.state))
-    return states
 
 
 def check_every_keyframe(trace: Trace) -> None:

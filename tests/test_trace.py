@@ -11,7 +11,16 @@ import sys
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import P, Watched, greedy, line_of, make_engine, nothing_but, record_scenario
+from support import (
+    P,
+    Watched,
+    greedy,
+    line_of,
+    make_engine,
+    nothing_but,
+    record_scenario,
+    states_of,
+)
 from tourvllm.tour import reader, storage
 from tourvllm.tour.cursor import Cursor
 from tourvllm.tour.errors import TraceError
@@ -73,15 +82,6 @@ def event(i: int, /, **fields) -> bytes:
     )
 
 
-def states(trace: Trace) -> list[dict]:
-    """A copy of the state at every position."""
-    cursor, found = Cursor(trace), []
-    for position in range(len(trace) + 1):
-        cursor.seek(position)
-        found.append(copy.deepcopy(cursor.state))
-    return found
-
-
 def use_everything(path) -> None:
     """Open a trace and read all of it, as the commands `info` and `replay` do."""
     trace = read_trace(path)
@@ -114,7 +114,7 @@ def test_every_state_is_read_back(mini, tmp_path, suffix):
     assert trace.complete
     assert trace.digest_matches
     assert [trace.event(i) for i in range(len(trace))] == watched.events
-    assert states(trace) == seen
+    assert states_of(trace) == seen
 
 
 def test_the_steps_index_covers_every_event_once(small):
@@ -174,7 +174,7 @@ def test_any_event_of_a_file_of_many_blocks(small, small_blocks, tmp_path, suffi
     order = list(range(len(trace)))
     for index in [*order, *reversed(order), *order[::7], *order[::-3]]:
         assert trace.event(index) == small.events[index]
-    assert states(trace) == states(small.trace())
+    assert states_of(trace) == states_of(small.trace())
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -220,7 +220,7 @@ def test_a_trace_that_is_still_recorded_says_so(small, tmp_path):
     trace = read_trace(path)
     assert len(trace) == 8
     assert "still being recorded" in trace.problem
-    assert states(trace) == states(small.trace())[:9]
+    assert states_of(trace) == states_of(small.trace())[:9]
     sink.close()
     assert "not recorded to its end" in read_trace(path).problem
 
@@ -328,7 +328,7 @@ def test_a_bookmark_joins_a_trace_from_a_file(small, write, suffix):
     assert positions == sorted(positions)
     assert len(trace.marks) == len(before) + 1
     assert trace.digest() == digest
-    assert states(trace) == states(small.trace())
+    assert states_of(trace) == states_of(small.trace())
 
 
 # A stored state's requests
@@ -443,7 +443,7 @@ def test_events_before_a_cut_are_those_that_were_recorded(small, write):
     data = b"".join(line + b"\n" for line in small.sink.lines)
     trace = read_trace(write(data[: len(data) * 2 // 3]))
     assert [trace.event(i) for i in range(len(trace))] == small.events[: len(trace)]
-    assert states(trace) == states(small.trace())[: len(trace) + 1]
+    assert states_of(trace) == states_of(small.trace())[: len(trace) + 1]
 
 
 KILLED = """
@@ -477,7 +477,7 @@ def test_a_killed_recorder_loses_no_flushed_step(mini, tmp_path, suffix):
     trace = read_trace(path)
     assert len(trace) >= flushed > 20
     assert "not recorded to its end" in trace.problem or "stops after event" in trace.problem
-    assert len(states(trace)) == len(trace) + 1
+    assert len(states_of(trace)) == len(trace) + 1
 
 
 # What readers skip
@@ -496,7 +496,7 @@ def test_unknown_kinds_and_fields_are_skipped(write):
     ]
     trace = read_trace(write(lines))
     assert len(trace) == 2
-    assert states(trace)[2]["phase"] == "decode"
+    assert states_of(trace)[2]["phase"] == "decode"
     use_everything(write(lines))
 
 
@@ -533,7 +533,7 @@ def test_damage_in_the_middle_opens_to_the_event_before(small, write, break_line
     trace = read_trace(write(lines))
     assert len(trace) == 5
     assert "stops after event 5" in trace.problem
-    assert states(trace) == states(small.trace())[:6]
+    assert states_of(trace) == states_of(small.trace())[:6]
 
 
 def test_a_damaged_gzip_opens_to_the_event_before_the_damage(small, write, tmp_path):

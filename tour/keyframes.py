@@ -5,7 +5,7 @@ state, so a `partial` keyframe has null in their places; `finished` lines hold e
 """
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import Any
 
 import msgspec
@@ -32,8 +32,7 @@ class Keyframes:
     def __init__(self, text: Text) -> None:
         self._text = text
         self._positions = array("Q")
-        self._starts = array("Q")
-        self._ends = array("Q")
+        self._places: dict[int, tuple[int, int]] = {}
         self._finished: dict[str, list[tuple[int, msgspec.Raw]]] = {}
         self._compared: set[int] = set()
 
@@ -41,8 +40,7 @@ class Keyframes:
         """There is a stored state in the text from `start` to `end`. Positions must grow; others are left out."""
         if not self._positions or position > self._positions[-1]:
             self._positions.append(position)
-            self._starts.append(start)
-            self._ends.append(end)
+            self._places[position] = start, end
 
     def add_finished(self, position: int, line: bytes) -> None:
         """Keep the requests of a `finished` line. Raises what decoding raises."""
@@ -60,8 +58,8 @@ class Keyframes:
 
     def size(self, position: int) -> int:
         """The bytes of the state stored at `position`, which `at_or_before` has returned."""
-        index = bisect_left(self._positions, position)
-        return self._ends[index] - self._starts[index]
+        start, end = self._places[position]
+        return end - start
 
     def state(self, position: int) -> dict[str, Any]:
         """A fresh copy of the state stored at `position`, which `at_or_before` has returned."""
@@ -70,18 +68,12 @@ class Keyframes:
             versions = self._finished.get(seq_id, ())
             return next((raw for since, raw in reversed(versions) if since <= position), None)
 
-        return stored_state(self._line(position), finished)
+        return stored_state(self._text.read(*self._places[position]), finished)
 
     def compare(self, position: int, state: dict[str, Any]) -> bool:
         """Whether `state` is the one stored at `position`. Only the first time, and only if it is small."""
-        index = bisect_left(self._positions, position)
-        if index == len(self._positions) or self._positions[index] != position:
+        known = position not in self._places or position in self._compared
+        if known or self.size(position) >= LARGE_STATE:
             return True
-        if index in self._compared or self._ends[index] - self._starts[index] >= LARGE_STATE:
-            return True
-        self._compared.add(index)
-        return same_state(state, self._line(position))
-
-    def _line(self, position: int) -> bytes:
-        index = bisect_left(self._positions, position)
-        return self._text.read(self._starts[index], self._ends[index])
+        self._compared.add(position)
+        return same_state(state, self._text.read(*self._places[position]))

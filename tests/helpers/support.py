@@ -20,6 +20,7 @@ from tourvllm.engine.llm_engine import LLMEngine, RequestOutput
 from tourvllm.engine.request import Request
 from tourvllm.engine.sampling_params import SamplingParams
 from tourvllm.engine.sequence import Sequence
+from tourvllm.tour.cursor import Cursor
 from tourvllm.tour.recorder import FileSink, Recorder
 from tourvllm.tour.trace import Event, Trace
 
@@ -246,6 +247,15 @@ def with_config(folder: Path, target: Path, file: str = "config.json", **changes
     (target / file).unlink(missing_ok=True)
     (target / file).write_text(json.dumps(config))
     return target
+
+
+def states_of(trace: Trace) -> list[dict[str, Any]]:
+    """A copy of the state at every position."""
+    cursor, found = Cursor(trace), []
+    for position in range(len(trace) + 1):
+        cursor.seek(position)
+        found.append(copy.deepcopy(cursor.state))
+    return found
 
 
 def record_scenario(path: Path, name: str = "kv_pressure", **settings: Any) -> Path:

@@ -98,8 +98,12 @@ class Session(Driver):
 
     def expect_step(self, number: int) -> None:
         """The reader may want to go to step `number` next."""
-        ends = (step.end for step in self.trace.steps if step.number == number)
-        self._expected, self._preparing = next(ends, None), None
+        self._expected, self._preparing = self._end_of(number), None
+
+    def _end_of(self, number: int) -> int | None:
+        """The position after step `number`; the last one, should a trace have several."""
+        ends = [step.end for step in self.trace.steps if step.number == number]
+        return ends[-1] if ends else None
 
     def prepare_on(self, seconds: float) -> bool:
         """Prepare, for a while, the ways that the reader may take next: to there, back, to the end.
@@ -254,15 +258,15 @@ class Session(Driver):
     def go_to_step(self, number: int) -> None:
         """To the end of step `number`: if it is not recorded yet, a live engine runs there."""
         last = self.trace.steps[-1].number if self.trace.steps else 0
-        for step in self.trace.steps:
-            if step.number == number:
-                self.place().seek(step.end)
+        end = self._end_of(number)
+        if end is not None:
+            self.place().seek(end)
         ahead = number > last or (number == last and not self.place().at_step_end)
         if ahead and self.can_drive:
             self.place().seek(len(self.trace))
             goal = {"until": "step", "number": min(number, self.steps or number)}
             self.drive(goal, asking=False)
-        elif not any(step.number == number for step in self.trace.steps):
+        elif end is None:
             self._say_no_step(number, last)
 
     def _say_no_step(self, number: int, last: int) -> None:
