@@ -602,7 +602,7 @@ async def test_the_bar_of_views_takes_a_new_theme_s_colours():
         async with app.run_test(size=NARROW) as pilot:
             await press(pilot, "T")
             assert theme.name() == "light"
-            tabs = app.base.query_one("#tabs", Bar).content
+            tabs = app.base.query_one("#tabs", Bar).line
             assert theme.style("dim") in [span.style for span in tabs.spans]
     finally:
         theme.use("dark")

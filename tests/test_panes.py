@@ -15,7 +15,8 @@ from tourvllm.tour.trace import Mark, Trace
 
 from tourvllm.tui import past, theme
 from tourvllm.tui.app import TourApp
-from tourvllm.tui.pane import Pane, wrap
+from tourvllm.tui.lines import wrap
+from tourvllm.tui.pane import Pane
 from tourvllm.tui.panes import TimelinePane
 from tourvllm.tui.session import Session
 from tourvllm.tui.view import Selection, look

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import TraceError
-from .patch import Patch, apply_all, undo_all
+from .patch import apply_all, undo_all
 from .trace import Event, Step, Trace
 
 KEPT = 16_384
@@ -112,6 +112,14 @@ class Cursor:
         event = self.event
         return event is not None and event.stop == "step" and event.facts.get("when") == "end"
 
+    @property
+    def before(self) -> int:
+        """Where what is shown here began: at a step's end the step, else the one event."""
+        step = self.step
+        if step is None:
+            return self.position
+        return step.start if self.at_step_end else self.position - 1
+
     def seek(self, position: int) -> None:
         """Go to `position`, clamped to what is recorded. Raises TraceError where an event does not apply."""
         target = max(0, min(position, len(self.trace)))
@@ -146,7 +154,7 @@ class Cursor:
         self._ready.pop(name, None)
         try:
             yield
-            place = self._stored_before(target)
+            place = self._load(self._stored_before(target))
             while place.position < target:
                 yield
                 place.walk(self.trace, min(place.position + _SLICE, target))
@@ -162,14 +170,18 @@ class Cursor:
     def _best_start(self, target: int) -> _Place:
         """Where the way to `target` is shortest: here, a place that was left or prepared, or a keyframe."""
         nearest = min(self._places(), key=lambda place: place.way_to(target))
-        start = self.trace.keyframe_at_or_before(target)
+        start = self._stored_before(target)
         load = self.trace.keyframe_size(start) // _BYTES
-        if load + target - start < nearest.way_to(target):
-            return self._stored_before(target)
-        return nearest
+        return self._load(start) if load + target - start < nearest.way_to(target) else nearest
 
-    def _stored_before(self, target: int) -> _Place:
-        start = self.trace.keyframe_at_or_before(target)
+    def _stored_before(self, target: int) -> int:
+        """Where to start the way to `target`, so that the step there can be taken back, if it is not too long."""
+        step = self.trace.step_at(target)
+        if step and target - step.start <= NEAR:
+            target = step.start
+        return self.trace.keyframe_at_or_before(target)
+
+    def _load(self, start: int) -> _Place:
         return _Place(start, self.trace.keyframe(start))
 
     def _go_to(self, place: _Place) -> None:
@@ -200,13 +212,3 @@ class Cursor:
             return False
         self.seek(step.start)
         return True
-
-    def changes(self) -> list[Patch]:
-        """The patches that led here: of the whole step at a step's end, else of the one event."""
-        step = self.step
-        if step is None:
-            return []
-        first = step.start if self.at_step_end else self.position - 1
-        return [
-            patch for patches in self.trace.each_patches(first, self.position) for patch in patches
-        ]

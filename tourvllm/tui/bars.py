@@ -4,11 +4,12 @@ from collections.abc import Iterable
 
 from rich.style import Style
 from rich.text import Text
-from textual.widgets import Static
+from textual.strip import Strip
+from textual.widget import Widget
 
 from ..tour.text import printable
 from . import theme
-from .pane import BOLD, Look, look_of
+from .lines import BOLD, Look, drawn, in_sight, look_of
 from .session import Session
 from .view import View
 
@@ -96,16 +97,22 @@ def _free(view: View) -> str:
         return ""
 
 
-class Bar(Static):
-    """One line of literal text."""
+class Bar(Widget):
+    """One line of literal text, drawn as the panes draw theirs."""
 
     def __init__(self, id: str) -> None:
-        super().__init__("", id=id, markup=False)
+        super().__init__(id=id)
+        self.line = Text()
         self._look: Look | None = None
 
-    def set(self, line: Text) -> None:
-        """Show a line; of the parts that follow tabs the first that fits stands at the right edge."""
+    def set(self, line: Text, by_parts: bool = False) -> None:
+        """Show a line; of the parts that follow tabs the first that fits stands at the right edge.
+
+        `by_parts`: of its parts, with two spaces between them, those that do not fit are left out.
+        """
         line, *ends = line.split("\t")
+        while by_parts and line.cell_len > self.size.width > 0:
+            line = line[: max(0, line.plain.rstrip().rfind("  "))]
         for end in ends:
             room = self.size.width - line.cell_len - end.cell_len
             if room > 1:
@@ -113,12 +120,14 @@ class Bar(Static):
                 break
         line = theme.draw(line)
         look = look_of(line)
-        if look == self._look:
-            return
-        self._look = look
-        line.no_wrap = True
-        line.overflow = "crop" if theme.is_ascii() else "ellipsis"
-        self.update(line, layout=False)
+        if look != self._look:
+            self.line, self._look = line, look
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """The line; one that is too long ends in a sign of it."""
+        base = self.rich_style
+        return in_sight(drawn(self.line, base, self.app.console), 0, self.size.width, base)
 
 
 def key_line(message: str, keys: Iterable[tuple[str, str]]) -> Text:

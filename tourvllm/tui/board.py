@@ -143,7 +143,7 @@ class Board(App[None]):
         base = self.base
         narrow = base.has_class("-narrow")
         status = status_line(self.session, view, self.playing_as, narrow)
-        base.query_one("#status", Bar).set(status)
+        base.query_one("#status", Bar).set(status, by_parts=True)
         line = NARROW_LINE if narrow else WIDE_LINE
         keys = keys_now(while_zoomed(line) if self._zoomed else line, self.config.keys)
         base.query_one("#keys", Bar).set(key_line(self.session.message, keys))

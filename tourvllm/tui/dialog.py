@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from ..tour.text import printable
 from . import theme
-from .pane import wrap
+from .lines import wrap
 
 Result = TypeVar("Result")
 WIDTH = 84

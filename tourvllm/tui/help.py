@@ -14,7 +14,8 @@ from ..tour.stops import GROUPS, STOPS
 from . import theme
 from .dialog import Modal, plain_border
 from .keys import table
-from .pane import Pane, wrap
+from .lines import wrap
+from .pane import Pane
 
 WIDTH = 86
 FRAME = 7

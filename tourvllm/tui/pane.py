@@ -3,14 +3,13 @@
 What can be selected on a line carries it in its style (`Style.meta`): a click reads it from there.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
 
-from rich.cells import cell_len, chop_cells, set_cell_size
-from rich.segment import Segment
+from rich.cells import cell_len, set_cell_size
 from rich.style import Style
-from rich.text import Span, Text
+from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -20,24 +19,14 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from ..tour.text import printable
 from . import theme
+from .lines import BOLD, UNDERLINED, Look, Part, drawn, in_sight, look_of, wrap
 from .view import View
-
-BOLD = Style(bold=True)
-PLAIN, UNDERLINED = Style(), Style(underline=True)
-
-Part = tuple[str, Style]
-"""A piece of a line."""
 
 T = TypeVar("T")
 
-Look = tuple[str, list[Span], str | Style]
-
-
-def look_of(line: Text) -> Look:
-    """All that makes two lines look the same."""
-    return line.plain, list(line.spans), line.style
+Drawn = tuple[Look, Strip, bool]
+"""A line as it looked, what was drawn of it, and whether that is all of it."""
 
 
 class Pane(ScrollView, can_focus=True, inherit_bindings=False):
@@ -76,8 +65,9 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
         super().__init__(id=id)
         self.view: View | None = None
         self._lines: list[Text] = []
-        self._drawn: dict[int, tuple[Look, Strip]] = {}
+        self._drawn: dict[int, Drawn] = {}
         self._base: Style | None = None
+        self._width = self._seen = 0
         self._title = self.TITLE
         self._titled = "", ""
         self._shown_height = 0
@@ -120,6 +110,9 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _rebuild(self) -> None:
         size = self.scrollable_content_region.size
+        if (self._width, self._seen) != (self.size.width, size.width):
+            self._width, self._seen = self.size.width, size.width
+            self._drawn.clear()
         lines = self._build(size.width, size.height) if size.width > 0 and size.height > 0 else []
         before, self._lines = len(self._lines), lines
         self._draw_title()
@@ -145,7 +138,7 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _redraw_what_changed(self, height: int, count: int) -> None:
         """Paint the lines that are not as they were, when there were `count`: most stay from stop to stop."""
-        top, width = int(self.scroll_offset.y), self.size.width
+        top = int(self.scroll_offset.y)
         before, self._drawn = self._drawn, {}
         changed = []
         for number in range(top, min(top + height, max(count, len(self._lines)))):
@@ -153,7 +146,7 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
             if drawn and number < len(self._lines) and drawn[0] == look_of(self._lines[number]):
                 self._drawn[number] = drawn
             else:
-                changed.append(Region(0, number - top, width, 1))
+                changed.append(Region(0, number - top, self._width, 1))
         if changed:
             self.refresh(*changed)
 
@@ -177,25 +170,23 @@ class Pane(ScrollView, can_focus=True, inherit_bindings=False):
     def render_line(self, y: int) -> Strip:
         """One line of the visible area. A cut number is another number, so that a cut line says it is one."""
         x, top = self.scroll_offset
-        number, width = y + top, self.size.width
+        number, width = y + top, self._width
         if self._base is None:
             self._base = self.rich_style
         if number >= len(self._lines):
             return Strip.blank(width, self._base)
         if number not in self._drawn:
-            look = look_of(self._lines[number])
-            line = theme.draw(self._lines[number])
-            line.end = ""
-            line.stylize_before(line.style)  # rich leaves a text's own style to the console
-            strip = Strip(line.render(self.app.console)).apply_style(self._base)
-            self._drawn[number] = look, strip
-        strip = self._drawn[number][1]
-        seen = self.scrollable_content_region.width
-        if strip.cell_length <= x + seen or not strip.crop(x + seen).text.strip():
-            return strip.crop_extend(x, x + width, self._base)
-        mark = Segment(theme.shown("…"), self._base + theme.style("dim"))
-        cut = Strip([*strip.crop(x, x + seen - 1), mark])
-        return cut.extend_cell_length(width, self._base)
+            self._drawn[number] = self._draw(self._lines[number], self._base)
+        _, strip, whole = self._drawn[number]
+        if whole and x == 0:
+            return strip
+        return in_sight(strip, x, self._seen, self._base).extend_cell_length(width, self._base)
+
+    def _draw(self, line: Text, base: Style) -> Drawn:
+        """Draw a line; if there is room for all of it, it fills the pane's width."""
+        look, strip = look_of(line), drawn(line, base, self.app.console)
+        whole = strip.cell_length <= self._seen
+        return look, strip.extend_cell_length(self._width, base) if whole else strip, whole
 
     def show_line(self, number: int, height: int) -> None:
         """Scroll so that line `number` stands a third down, if it is out of sight or the height is another one."""
@@ -289,26 +280,6 @@ class Kept(Generic[T]):
         return self._kept[1]
 
 
-def joined(parts: Iterable[Part]) -> Text:
-    """A line of these pieces. The same as Text.assemble, in a third of the time: a screen has a thousand."""
-    texts: list[str] = []
-    spans: list[Span] = []
-    end = 0
-    for text, style in parts:
-        if not text.isprintable():
-            text = printable(text)
-        start, end = end, end + len(text)
-        texts.append(text)
-        if style and text:
-            spans.append(Span(start, end, style))
-    return Text("".join(texts), spans=spans)
-
-
-def width_of(parts: Iterable[Part]) -> int:
-    """The cells that these pieces take."""
-    return sum(cell_len(text) for text, _ in parts)
-
-
 def named(view: View, seq_id: str) -> Part:
     """A request's letter on its hue; without it while another request is followed."""
     style = theme.style("faded") if view.faded(seq_id) else theme.hue(view.hues.get(seq_id, 0))
@@ -328,19 +299,3 @@ def tint(view: View, seq_id: str) -> Style:
         return theme.style("faded")
     style = theme.tint(view.hues.get(seq_id, 0))
     return style + BOLD if view.selection.seq == seq_id else style
-
-
-def wrap(text: str, width: int, style: Style | str = "") -> list[Text]:
-    """A paragraph broken into lines of at most `width` cells."""
-    lines, row = [], ""
-    for word in text.split(" "):
-        if width > 1 and cell_len(word) > width:
-            *pieces, word = chop_cells(word, width)
-            lines += [row] * bool(row) + pieces
-            row = ""
-        if row and cell_len(row) + 1 + cell_len(word) > width:
-            lines.append(row)
-            row = word
-        else:
-            row = f"{row} {word}" if row else word
-    return [Text(line, style=style) for line in [*lines, row]]

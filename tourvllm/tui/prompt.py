@@ -18,7 +18,7 @@ from textual.widgets import Input, Static
 from ..tour.text import printable
 from . import theme
 from .dialog import Modal, put
-from .pane import wrap
+from .lines import wrap
 
 Check = Callable[[str], str | None]
 Complete = Callable[[str], list[str]]

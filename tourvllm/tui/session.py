@@ -17,7 +17,7 @@ from ..tour.lessons import Score
 from ..tour.stops import STOPS
 from ..tour.trace import Ask, Trace
 from ..tour.triggers import search
-from . import breakpoints, find
+from . import breakpoints, find, whole_step
 from .bookmarks import Bookmarks
 from .driver import Driver
 from .links import Link
@@ -122,10 +122,15 @@ class Session(Driver):
         cursor = self.place()
         if self._expected is not None:
             yield from cursor.prepare(self._expected)
-        else:
-            yield from cursor.prepare_way_back()
-            if not self.live:
-                yield from cursor.prepare_end()
+            yield from whole_step.prepare(self.trace, self._expected)
+            return
+        step, following = cursor.step, self.trace.step_at(cursor.position + 1)
+        for position in (following and following.end, step and step.start):
+            yield from whole_step.prepare(self.trace, position or 0)
+        yield from cursor.prepare_way_back()
+        if not self.live:
+            yield from cursor.prepare_end()
+            yield from whole_step.prepare(self.trace, len(self.trace))
 
     @property
     def searching(self) -> bool:
@@ -140,7 +145,7 @@ class Session(Driver):
     def do(self, action: Callable[[], None]) -> None:
         """Run a moving action now, or after those that are on their way."""
         self.message = ""
-        self._expected = None
+        self._expected = self._preparing = None
         if self.busy:
             if self.goal and (self.goal["until"] in ("break", "mark") or "number" in self.goal):
                 self.halt()

@@ -3,7 +3,7 @@
 from weakref import WeakKeyDictionary
 
 from ..plain import watched
-from ..tour.cursor import Cursor
+from ..tour.cursor import NEAR, Cursor
 from ..tour.expressions import names
 from ..tour.trace import Trace
 
@@ -11,9 +11,6 @@ Row = tuple[str, str, str, bool]
 """(text, value before, value, whether it changed)."""
 
 MOST = 20
-_FAR = 2000
-"""Events; the values before a step of more are not fetched."""
-
 _Key = tuple[int, tuple[str, ...]]
 _known: WeakKeyDictionary[Trace, dict[_Key, tuple[str, ...]]] = WeakKeyDictionary()
 
@@ -21,18 +18,16 @@ _known: WeakKeyDictionary[Trace, dict[_Key, tuple[str, ...]]] = WeakKeyDictionar
 def values(cursor: Cursor, texts: list[str]) -> tuple[Row, ...]:
     """Each expression with its values before and after the change that the cursor shows.
 
-    That is the whole step at a step's end, else the one event. Changes the cursor's place and brings it back.
+    That is the whole step at a step's end, else the one event; the values before a very long step are not fetched.
+    Changes the cursor's place and brings it back.
     """
     shown = tuple(texts[:MOST])
     if not shown:
         return ()
     now = _evaluate(cursor, shown)
-    here, step = cursor.position, cursor.step
-    before = now
-    if step is not None:
-        start = step.start if cursor.at_step_end else here - 1
-        known = _known[cursor.trace].get((start, shown))
-        before = known or (_visit(cursor, start, shown) if here - start <= _FAR else now)
+    here, start = cursor.position, cursor.before
+    known = _known[cursor.trace].get((start, shown))
+    before = known or (_visit(cursor, start, shown) if here - start <= NEAR else now)
     rows = zip(shown, before, now, strict=True)
     return tuple((text, old, new, old != new) for text, old, new in rows)
 

@@ -2,18 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from ..tour.cursor import Cursor
-from ..tour.errors import TraceError
-from ..tour.patch import Patch
-from ..tour.timings import StepTimes, step_times
+from ..tour.timings import StepTimes
 from ..tour.trace import Event, Step, Trace
 from ..tour.why import why
 from .values import Row, values
+from .whole_step import WholeStep, changes, whole_step
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,8 @@ class View:
     at_step_end: bool = False
     hues: dict[str, int] = field(default_factory=dict)
     selection: Selection = Selection()
+    whole_step: WholeStep | None = None
+    """The step, if it is recorded to its end."""
     watched: tuple[Row, ...] = ()
     """(text, value before, value, whether it changed) of each watch expression."""
 
@@ -54,22 +53,10 @@ class View:
         chosen = self.selection.seq
         return chosen is not None and chosen != seq_id and chosen in self.hues
 
-    @cached_property
+    @property
     def times(self) -> StepTimes | None:
         """How long the parts of this step took; None while it is not recorded to its end."""
-        step = self.step
-        if step is None or step.facts.get("when") != "end":
-            return None
-        known = _times.setdefault(self.trace, {})
-        if step.number not in known:
-            try:
-                known[step.number] = step_times(self.trace, step)
-            except TraceError:
-                return None
-        return known[step.number]
-
-
-_times: WeakKeyDictionary[Trace, dict[int, StepTimes]] = WeakKeyDictionary()
+        return self.whole_step.times if self.whole_step else None
 
 
 def look(
@@ -80,8 +67,9 @@ def look(
         watches = cursor.trace.table("scenario").get("watch") or ()
     rows = values(cursor, [text for text in watches if isinstance(text, str)])
     event, step, trace = cursor.event, cursor.step, cursor.trace
-    patches = cursor.changes()
-    new, freed = _moved_blocks(patches)
+    whole = whole_step(trace, step)
+    at_end = cursor.at_step_end
+    changed = whole.changes if whole and at_end else changes(trace, cursor.before, cursor.position)
     first = step.start if step else 0
     return View(
         trace=trace,
@@ -90,14 +78,15 @@ def look(
         event=event,
         next_event=trace.event(cursor.position) if cursor.position < len(trace) else None,
         step=step,
-        new_blocks=frozenset(new - freed),
-        freed_blocks=frozenset(freed - new),
-        changed=_changed_paths(patches),
+        new_blocks=changed.new_blocks,
+        freed_blocks=changed.freed_blocks,
+        changed=changed.paths,
         why=why(event, cursor.state) if event else "",
         notes=_notes(trace, first if cursor.position == 0 else first + 1, cursor.position),
-        at_step_end=cursor.at_step_end,
+        at_step_end=at_end,
         hues=dict(zip(cursor.state.get("seqs") or (), count())),
         selection=selection,
+        whole_step=whole,
         watched=rows,
     )
 
@@ -111,23 +100,3 @@ def _notes(trace: Trace, first: int, last: int) -> tuple[str, ...]:
         if ask and ask.say:
             told.append(ask.say)
     return tuple(told)
-
-
-def _moved_blocks(patches: list[Patch]) -> tuple[set[int], set[int]]:
-    """The blocks that tables took and that became free on the way here, as they stand at its end."""
-    new: set[int] = set()
-    freed: set[int] = set()
-    for patch in patches:
-        kind, path = patch[0], patch[1]
-        if kind in ("append", "prepend") and path == ["blocks", "free"]:
-            freed.update(patch[2])
-            new.difference_update(patch[2])
-        elif kind == "append" and path[0] == "seqs" and path[-1] == "block_table":
-            new.update(patch[2])
-            freed.difference_update(patch[2])
-    return new, freed
-
-
-def _changed_paths(patches: list[Patch]) -> frozenset[tuple[str, ...]]:
-    changed = {tuple(patch[1]) for patch in patches}  # a step changes most of its paths often
-    return frozenset(path[:end] for path in changed for end in range(1, len(path) + 1))

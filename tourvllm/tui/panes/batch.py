@@ -11,7 +11,8 @@ from rich.text import Text
 from ...tour.text import printable
 from ...tour.text import token as shown_token
 from .. import theme
-from ..pane import BOLD, PLAIN, SELECTS, Pane, Part, joined, name, named, pointing, tint, width_of
+from ..lines import BOLD, PLAIN, Part, joined, width_of
+from ..pane import SELECTS, Pane, name, named, pointing, tint
 from ..view import View
 
 LABEL = 15

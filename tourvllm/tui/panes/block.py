@@ -8,7 +8,8 @@ from ...tour.text import printable
 from ...tour.text import token as shown_token
 from ...tour.trace import Event
 from .. import theme
-from ..pane import BOLD, name, wrap
+from ..lines import BOLD, wrap
+from ..pane import name
 from ..past import Past, filled, of_block
 from ..view import View
 

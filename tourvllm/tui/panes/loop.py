@@ -7,7 +7,8 @@ from rich.text import Text
 
 from ...tour.stops import GROUPS, STOPS, Group, group_of
 from .. import theme
-from ..pane import BOLD, Pane, wrap
+from ..lines import BOLD, wrap
+from ..pane import Pane
 from ..view import View
 
 ABOUT = 26

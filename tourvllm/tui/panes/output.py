@@ -8,18 +8,8 @@ from rich.text import Text
 
 from ...tour.text import line as one_line
 from .. import theme
-from ..pane import (
-    BOLD,
-    PLAIN,
-    SELECTS,
-    Pane,
-    first_ones,
-    joined,
-    named,
-    shared_out,
-    width_of,
-    wrap,
-)
+from ..lines import BOLD, PLAIN, joined, width_of, wrap
+from ..pane import SELECTS, Pane, first_ones, named, shared_out
 from ..view import View
 
 

@@ -15,7 +15,8 @@ from textual import events
 from textual.binding import Binding, BindingType
 
 from .. import theme
-from ..pane import BOLD, PLAIN, Kept, Pane, tint
+from ..lines import BOLD, PLAIN
+from ..pane import Kept, Pane, tint
 from ..view import View
 from .block import block_lines
 

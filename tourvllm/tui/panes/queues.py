@@ -9,7 +9,8 @@ from rich.text import Text
 from ...plain import waits_for
 from ...tour.text import printable
 from .. import theme
-from ..pane import BOLD, PLAIN, SELECTS, Pane, Part, joined, named, shared_out, width_of
+from ..lines import BOLD, PLAIN, Part, joined, width_of
+from ..pane import SELECTS, Pane, named, shared_out
 from ..view import View
 
 QUEUES = {

@@ -10,7 +10,8 @@ from rich.text import Span, Text
 
 from ...tour.text import printable
 from .. import theme
-from ..pane import BOLD, Pane
+from ..lines import BOLD
+from ..pane import Pane
 from ..view import View
 
 MAX_HIGHLIGHTED = 200_000

@@ -11,19 +11,8 @@ from textual import events
 
 from ...tour.text import token as shown_token
 from .. import theme
-from ..pane import (
-    PLAIN,
-    SELECTS,
-    UNDERLINED,
-    Pane,
-    Part,
-    first_ones,
-    joined,
-    named,
-    pointing,
-    tint,
-    width_of,
-)
+from ..lines import PLAIN, UNDERLINED, Part, joined, width_of
+from ..pane import SELECTS, Pane, first_ones, named, pointing, tint
 from ..view import View
 
 NUMBER = re.compile(r"\d+")

@@ -14,7 +14,8 @@ from textual.message import Message
 from ...tour.timings import tokens_of, whole
 from ...tour.trace import Mark, Step, Trace
 from .. import theme
-from ..pane import PLAIN, Kept, Pane, Part, joined, wrap
+from ..lines import PLAIN, Part, joined, wrap
+from ..pane import Kept, Pane
 from ..view import View
 
 LABEL, SCALE = 8, 17
@@ -25,6 +26,12 @@ WIDEST = 4
 
 BOOKMARKED = Style(underline=True, bold=True)
 """A step whose bookmark gave way to a more telling mark."""
+
+TELLING = "PRFEB"
+"""Marks: a preemption tells more than a rejection, an end, an eviction, a bookmark."""
+
+MOST_KEPT = 4000
+"""Columns."""
 
 LEGEND = "P preempt  F finish  E evict  R reject  B bookmark"
 
@@ -68,6 +75,39 @@ Bars = tuple[Row, list[float], list[str]]
 """A row with its values, step by step, and its lines of bars."""
 
 
+@dataclass(frozen=True)
+class Column:
+    """What is told of a step: its values in the order of `ROWS`, its most telling mark, if any is a bookmark."""
+
+    facts: dict[str, Any]
+    values: tuple[float, ...]
+    letter: str
+    bookmarked: bool
+
+
+class _Columns:
+    """The columns of steps. They are kept, for a step changes only while it is recorded or gets a bookmark."""
+
+    def __init__(self) -> None:
+        self._made_of: tuple[Trace, int] | None = None
+        self._kept: dict[int, Column] = {}
+
+    def of(self, trace: Trace, steps: list[Step]) -> list[Column]:
+        """A column for each of these steps."""
+        if self._made_of != (trace, len(trace.marks)) or len(self._kept) > MOST_KEPT:
+            self._made_of, self._kept = (trace, len(trace.marks)), {}
+        return [self._column(trace, step) for step in steps]
+
+    def _column(self, trace: Trace, step: Step) -> Column:
+        column = self._kept.get(step.start)
+        if column is None or column.facts is not step.facts:
+            values = tuple(row.value(step.facts) for row in ROWS)
+            letters = {mark.letter for mark in _marks_of(trace, step)}
+            letter = min(letters, key=TELLING.find, default="")
+            column = self._kept[step.start] = Column(step.facts, values, letter, "B" in letters)
+        return column
+
+
 class TimelinePane(Pane):
     """The whole run: of each step its KV use, its tokens, who waits, its mark, and where we are."""
 
@@ -91,8 +131,9 @@ class TimelinePane(Pane):
         super().__init__(id)
         self._shown: list[Step] = []
         self._label, self._cells = LABEL, 1
-        self._kept: Kept[list[Bars]] = Kept()
-        self._letters: Kept[tuple[dict[int, str], set[int]]] = Kept()
+        self._known = _Columns()
+        self._columns: list[Column] = []
+        self._bars: Kept[list[Bars]] = Kept()
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         steps, zoomed = view.trace.steps, self.zoomed
@@ -105,6 +146,7 @@ class TimelinePane(Pane):
         room = max(1, room // self._cells)
         first = max(0, min(here - room // 2, len(steps) - room))
         self._shown = steps[first : first + room]
+        self._columns = self._known.of(view.trace, self._shown)
         self.set_title(self._heading(view, width))
         if not self._shown:
             return [Text("No step yet.", theme.style("dim"))]
@@ -112,15 +154,14 @@ class TimelinePane(Pane):
         return draw(view, here - first, width, height)
 
     def _rows(self, tall: int) -> list[Bars]:
-        facts = [step.facts for step in self._shown]
-        return self._kept.get((facts, tall), partial(_rows_of, facts, tall))
+        return self._bars.get((self._columns, tall), partial(_rows_of, self._columns, tall))
 
     def _low(self, view: View, here: int, width: int, height: int) -> list[Text]:
         """A line for each row; only the most telling ones, if there is no room for all."""
         lines = [
             self._line(f"{row.name:<{LABEL}}", bars[0], here, row) for row, _, bars in self._rows(1)
         ]
-        lines.append(self._marks(view.trace, here, width))
+        lines.append(self._marks(here, width))
         fewer = {1: (0,), 2: (0, 4), 3: (0, 1, 4), 4: (0, 1, 2, 4)}.get(height)
         return [lines[i] for i in fewer] if fewer else lines
 
@@ -128,7 +169,7 @@ class TimelinePane(Pane):
         """Bars of several lines, with their scale and this step's value; what explains them stands below."""
         below = [
             Text(" " * SCALE + self._numbers(), theme.style("dim")),
-            self._marks(view.trace, here, 0),
+            self._marks(here, 0),
             Text(" " * SCALE + LEGEND, theme.style("dim")),
             *wrap(_times(view), width),
         ]
@@ -157,23 +198,20 @@ class TimelinePane(Pane):
         column = (this, style + theme.style("column"))
         return joined(((label, theme.style("dim")), (before, style), column, (after, style)))
 
-    def _marks(self, trace: Trace, here: int, width: int) -> Text:
+    def _marks(self, here: int, width: int) -> Text:
         """The steps' letters; in `width` cells with what they mean, if that fits."""
-        shown = self._shown
-        marks = _marks_of(trace, shown)
-        letters, bookmarked = self._letters.get(marks, partial(_letters, marks))
         parts: list[Part] = [(f"{'marks':<{self._label}}", theme.style("dim"))]
-        for i, step in enumerate(shown):
-            sign = letters.get(step.number, "│" if i == here else " ")
+        for i, column in enumerate(self._columns):
+            sign = column.letter or ("│" if i == here else " ")
             style = theme.style("here") if i == here else PLAIN
-            if step.number in bookmarked and sign != "B":
+            if column.bookmarked and sign != "B":
                 style += BOOKMARKED
             sign = sign.ljust(self._cells)
             if parts[-1][1] is style:
                 parts[-1] = parts[-1][0] + sign, style
             else:
                 parts.append((sign, style))
-        room = width - self._label - len(shown) * self._cells - len(LEGEND) - 3
+        room = width - self._label - len(self._shown) * self._cells - len(LEGEND) - 3
         if room >= 0:
             parts.append((" " * room + " │ " + LEGEND, theme.style("dim")))
         return joined(parts)
@@ -225,9 +263,9 @@ def _scale(row: Row, value: float, most: float, tall: int) -> list[str]:
     return [f"{name:<{LABEL + 2}}{number:>{SCALE - LABEL - 3}} " for name, number in lines]
 
 
-def _rows_of(facts: list[dict[str, Any]], tall: int) -> list[Bars]:
-    found = [(row, [row.value(each) for each in facts]) for row in ROWS]
-    return [(row, values, _bars(values, tall)) for row, values in found]
+def _rows_of(columns: list[Column], tall: int) -> list[Bars]:
+    values = [[column.values[i] for column in columns] for i in range(len(ROWS))]
+    return [(row, own, _bars(own, tall)) for row, own in zip(ROWS, values, strict=True)]
 
 
 def _bars(values: list[float], tall: int) -> list[str]:
@@ -241,27 +279,11 @@ def _bar(eighths: float) -> str:
     return theme.BARS[min(7, int(eighths))] if eighths > 0 else " "
 
 
-def _marks_of(trace: Trace, shown: list[Step]) -> list[Mark]:
-    """The marks of these steps."""
-    first = bisect_left(trace.marks, shown[0].start, key=_position)
-    return trace.marks[first : bisect_right(trace.marks, shown[-1].end, key=_position)]
+def _marks_of(trace: Trace, step: Step) -> list[Mark]:
+    first = bisect_left(trace.marks, step.start, key=_position)
+    marks = trace.marks[first : bisect_right(trace.marks, step.end, key=_position)]
+    return [mark for mark in marks if mark.step == step.number]
 
 
 def _position(mark: Mark) -> int:
     return mark.position
-
-
-def _letters(marks: list[Mark]) -> tuple[dict[int, str], set[int]]:
-    """The most telling mark of each step: a preemption before a rejection, an end, an eviction, a bookmark.
-
-    And the steps that have a bookmark.
-    """
-    order = "PRFEB"
-    found: dict[int, str] = {}
-    bookmarked: set[int] = set()
-    for mark in marks:
-        best = found.get(mark.step, mark.letter)
-        found[mark.step] = min(best, mark.letter, key=order.find)
-        if mark.letter == "B":
-            bookmarked.add(mark.step)
-    return found, bookmarked

@@ -1,22 +1,18 @@
 """The words: what has just happened and why."""
 
-from collections.abc import Iterator
 from typing import ClassVar
 
 from rich.text import Text
 
-from ...plain import TOLD, is_told
 from ...tour.text import line as one_line
 from ...tour.text import printable
 from .. import theme
-from ..pane import BOLD, Pane, name, wrap
-from ..past import Told, decision, of_request, story
+from ..lines import BOLD, PLAIN, joined, wrap
+from ..pane import Pane, name
+from ..past import Told, of_request, story
 from ..view import Selection, View
 from .block import block_lines
 from .block import earlier as earlier_events
-
-MOST_DECISIONS = 100
-"""Decisions of a step that are told."""
 
 SHORT, SHORT_NARROW = 10, 6
 """Lines that the pane holds; app.tcss makes it taller at a stop that has more to tell."""
@@ -69,8 +65,8 @@ class WhyPane(Pane):
         elif view.selection.block is not None:
             lines += block_lines(view, view.selection.block, width)
         lines += _watch_rows(view, width)
-        if view.selection == Selection():
-            for told in _decisions(view):
+        if view.selection == Selection() and view.at_step_end and view.whole_step:
+            for told in view.whole_step.decisions:
                 lines += _item("· ", printable(told), width)
         lines += earlier
         key = "PgDn" if self.screen.focused in (None, self) else ""
@@ -125,21 +121,6 @@ def _more(lines: int, key: str) -> str:
     return f" · {key}: {more}" if key else f" · {more} below"
 
 
-def _decisions(view: View) -> Iterator[str]:
-    """The step's decisions with their causes, at its end: a step is judged as a whole there."""
-    if not view.at_step_end or view.step is None:
-        return
-    total, at = view.state["blocks"]["total"], view.step.start
-    left = MOST_DECISIONS
-    while (
-        left and (at := view.trace.next_position(TOLD, at) or len(view.trace) + 1) < view.position
-    ):
-        event = view.trace.event(at - 1)
-        if is_told(event):
-            yield f"{event.stop}: {decision(event, total)}"
-            left -= 1
-
-
 def _next(view: View) -> str:
     """The stop that comes next, if it is recorded."""
     event = view.next_event
@@ -179,9 +160,9 @@ def _item(head: str, text: str, width: int) -> list[Text]:
     """A paragraph that hangs behind its dim head."""
     rows = wrap(text, max(1, width - len(head)))
     heads = [head] + [" " * len(head)] * (len(rows) - 1)
+    dim = theme.style("dim")
     return [
-        Text.assemble((lead, theme.style("dim")), row)
-        for lead, row in zip(heads, rows, strict=True)
+        joined([(lead, dim), (row.plain, PLAIN)]) for lead, row in zip(heads, rows, strict=True)
     ]
 
 
