@@ -98,36 +98,39 @@ def _free(view: View) -> str:
 
 
 class Bar(Widget):
-    """One line of literal text, drawn as the panes draw theirs."""
+    """One line of literal text, drawn as the panes draw theirs.
 
-    def __init__(self, id: str) -> None:
+    Of the parts that follow tabs the first that fits stands at the right edge. `by_parts`: of the line's parts,
+    with two spaces between them, those that do not fit are left out.
+    """
+
+    def __init__(self, id: str, by_parts: bool = False) -> None:
         super().__init__(id=id)
         self.line = Text()
-        self._look: Look | None = None
+        self._look: Look = look_of(self.line)
+        self._by_parts = by_parts
 
-    def set(self, line: Text, by_parts: bool = False) -> None:
-        """Show a line; of the parts that follow tabs the first that fits stands at the right edge.
-
-        `by_parts`: of its parts, with two spaces between them, those that do not fit are left out.
-        """
-        line, *ends = line.split("\t")
-        while by_parts and line.cell_len > self.size.width > 0:
-            line = line[: max(0, line.plain.rstrip().rfind("  "))]
-        for end in ends:
-            room = self.size.width - line.cell_len - end.cell_len
-            if room > 1:
-                line = Text.assemble(line, " " * room, end)
-                break
-        line = theme.draw(line)
+    def set(self, line: Text) -> None:
+        """Show a line."""
         look = look_of(line)
         if look != self._look:
             self.line, self._look = line, look
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """The line; one that is too long ends in a sign of it."""
-        base = self.rich_style
-        return in_sight(drawn(self.line, base, self.app.console), 0, self.size.width, base)
+        """The line; one that is cut ends in a sign of it."""
+        base, width = self.rich_style, self.size.width
+        return in_sight(drawn(self._fitted(width), base, self.app.console), 0, width, base)
+
+    def _fitted(self, width: int) -> Text:
+        line, *ends = self.line.split("\t")
+        while self._by_parts and line.cell_len > width:
+            line = line[: max(0, line.plain.rstrip().rfind("  "))]
+        for end in ends:
+            room = width - line.cell_len - end.cell_len
+            if room > 1:
+                return Text.assemble(line, " " * room, end)
+        return line
 
 
 def key_line(message: str, keys: Iterable[tuple[str, str]]) -> Text:

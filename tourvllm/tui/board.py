@@ -87,7 +87,7 @@ class Board(App[None]):
 
     def compose(self) -> ComposeResult:
         """Lay the screen out: causes left, effects right."""
-        yield Bar("status")
+        yield Bar("status", by_parts=True)
         yield Bar("tabs")
         with Horizontal(id="main"):
             yield LoopPane("loop")
@@ -143,7 +143,7 @@ class Board(App[None]):
         base = self.base
         narrow = base.has_class("-narrow")
         status = status_line(self.session, view, self.playing_as, narrow)
-        base.query_one("#status", Bar).set(status, by_parts=True)
+        base.query_one("#status", Bar).set(status)
         line = NARROW_LINE if narrow else WIDE_LINE
         keys = keys_now(while_zoomed(line) if self._zoomed else line, self.config.keys)
         base.query_one("#keys", Bar).set(key_line(self.session.message, keys))
