@@ -37,7 +37,10 @@ requests:
 PRESSES = 30
 START, END = "\x1b[H", "\x1b[F"
 QUIET = 0.15
-"""Seconds without new bytes after which the screen is still."""
+"""Seconds without new bytes after which the screen is still, and the next key is pressed."""
+
+TYPED = 0.2
+"""Seconds between the keys of somebody who types a number: 60 words a minute."""
 
 HEAD = ("where", "what", "median", "p95", "least", "CPU a press", "")
 Row = list[str]
@@ -63,11 +66,22 @@ class Terminal:
     def press(self, keys: Keys) -> float:
         """Send keys one by one; the milliseconds from the last of them to the first new bytes."""
         for key in keys[:-1]:
+            until = time.perf_counter() + TYPED
             self._process.send(key)
-            self.settle()
+            while (left := until - time.perf_counter()) > 0:
+                self.settle(left)
         start = time.perf_counter()
         self._process.send(keys[-1])
         self._process.read_nonblocking(1 << 16, timeout=60)
+        taken = (time.perf_counter() - start) * 1000
+        self.settle()
+        return taken
+
+    def paste(self, keys: str, shown: str) -> float:
+        """Send keys at once; the milliseconds until the screen shows a text."""
+        start = time.perf_counter()
+        self._process.send(keys)
+        self._process.expect_exact(shown)
         taken = (time.perf_counter() - start) * 1000
         self.settle()
         return taken
@@ -82,9 +96,13 @@ class Terminal:
 
     def times(self, where: str, name: str, presses: list[Keys], note: str = "") -> Row:
         """Press all these, and make a row of it."""
+        return self.row(where, name, (self.press(keys) for keys in presses), note)
+
+    def row(self, where: str, name: str, times: Iterator[float], note: str = "") -> Row:
+        """What these times say, and the CPU that they took."""
         cpu = self.cpu
-        ordered = sorted(self.press(keys) for keys in presses)
-        cpu = (self.cpu - cpu) / len(presses)
+        ordered = sorted(times)
+        cpu = (self.cpu - cpu) / len(ordered)
         p95 = ordered[max(0, round(0.95 * len(ordered)) - 1)]
         numbers = [statistics.median(ordered), p95, ordered[0], cpu]
         return [where, name, *(f"{number:.0f} ms" for number in numbers), note]
@@ -138,7 +156,8 @@ def replay(home: Path, where: str, path: Path, presses: int) -> Iterator[Row]:
     # At the trace's start p changes nothing, and nothing is painted.
     steps = min(presses, last // 2 - 1)
     walks = [[key] * steps for key in "pn"] + [[key] * presses for key in "Ss"]
-    far = [[*f":{1 + last * (i * 7 % 10) // 10}", "\r"] for i in range(presses)]
+    steps_far_off = [1 + last * (i * 7 % 10) // 10 for i in range(presses)]
+    far = [[*f":{step}", "\r"] for step in steps_far_off]
     size = f"{len(trace):,} events, {last:,} steps"
     del trace
     with opened(home, "replay", str(path)) as app:
@@ -153,6 +172,8 @@ def replay(home: Path, where: str, path: Path, presses: int) -> Iterator[Row]:
             yield app.times(where, f"{keys[0]} at the end", keys)
         yield app.times(where, "Home, End", [[START], [END]] * (presses // 2))
         yield app.times(where, ": to a step far off", far)
+        at_once = (app.paste(f":{step}\r", f"step {step} ") for step in steps_far_off)
+        yield app.row(where, ": all typed at once", at_once)
         app.press([*f":{last // 2}", "\r"])
         for keys in walks:
             yield app.times(where, f"{keys[0]} in the middle", keys)

@@ -1,6 +1,9 @@
 """Conditions and watch expressions: the state's own words, and nothing that could do harm."""
 
+import contextlib
 import copy
+import gc
+import weakref
 
 import pytest
 from hypothesis import given
@@ -133,6 +136,25 @@ def test_what_cannot_be_had_is_a_sentence_and_changes_nothing(text):
     with pytest.raises(ExpressionError, match="cannot be evaluated here"):
         value(text)
     assert before == STATE
+
+
+class State(dict):
+    """One that can be watched going."""
+
+
+@pytest.mark.parametrize("text", ["len(waiting) + free", "A.num_tokens + 1", "nobody"])
+def test_a_state_is_let_go_of_at_once(text):
+    state = State(STATE)
+    gone = weakref.ref(state)
+    values = names({}) | {"seqs": state, "waiting": state, "A": STATE["seqs"]["A"]}
+    gc.disable()
+    try:
+        with contextlib.suppress(ExpressionError):
+            evaluate(text, values)
+        del values, state
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_loop_is_bounded():

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +22,8 @@ _BACK = 8
 _BYTES = 700
 """Bytes of a stored state that are read in the time in which an event is applied."""
 
-_SLICE = 256
-"""Events that are applied in a turn of a preparation: some two milliseconds."""
+_SLICE = 16
+"""Events that are applied in a turn of a preparation: a millisecond or less."""
 
 _LEFT = 1
 """Places that are kept when a far jump leaves them: one often goes back there. In a long run each takes 30 MB."""
@@ -120,6 +121,24 @@ class Cursor:
             return self.position
         return step.start if self.at_step_end else self.position - 1
 
+    @contextmanager
+    def look_back(self, position: int) -> Iterator[dict[str, Any]]:
+        """The state at an earlier `position`, inside of the `with` only. Raises TraceError as `seek` does."""
+        here, place = self.position, self._best_start(position)
+        if place not in self._places():
+            self._ready["back"] = place
+        try:
+            place.walk(self.trace, position)
+            yield place.state
+        finally:
+            self._here.walk(self.trace, here)
+
+    def sees(self, position: int) -> bool:
+        """Whether `look_back` to `position` costs little."""
+        place = min(self._places(), key=lambda place: place.way_to(position))
+        way_back = place.position - position if place is self._here else 0
+        return place.way_to(position) <= NEAR and way_back <= 2 * NEAR
+
     def seek(self, position: int) -> None:
         """Go to `position`, clamped to what is recorded. Raises TraceError where an event does not apply."""
         target = max(0, min(position, len(self.trace)))
@@ -141,27 +160,40 @@ class Cursor:
         return self._prepare("end", len(self.trace))
 
     def prepare_way_back(self) -> Iterator[None]:
-        """Make the way back short beyond what can be taken back, if that is not far."""
+        """Make the way back short beyond what can be taken back, if that is not far.
+
+        What `prepare` has made and nobody wanted is let go of.
+        """
+        self._ready.pop("there", None)
         here = self._here
         return self._prepare("back", here.first - 1 if len(here.undo) < KEPT // 4 else 0)
 
     def _prepare(self, name: str, target: int) -> Iterator[None]:
         """Make a place ready, the only one of that name."""
         self._forget()
-        near = min(place.way_to(target) for place in self._places()) <= NEAR
-        if target <= 0 or near or self._damaged:
+        begun = self._ready.get(name)
+        others = [place for place in self._places() if place is not begun]
+        if target <= 0 or self._damaged or _is_near(others, target):
             return
-        self._ready.pop(name, None)
         try:
-            yield
-            place = self._load(self._stored_before(target))
+            if begun and begun.position <= target <= begun.position + NEAR:
+                place = begun
+            else:
+                self._ready.pop(name, None)
+                start = self._stored_before(target)
+                yield from self.trace.read_keyframe_ahead(start)
+                place = self._ready[name] = self._load(start)
+                for seq_id in place.state["running"]:
+                    yield
+                    place.state["seqs"].get(seq_id)  # decoded now: an event may change them all
             while place.position < target:
                 yield
+                if self._ready.get(name) is not place:
+                    return  # somebody went there, and on from there
                 place.walk(self.trace, min(place.position + _SLICE, target))
         except TraceError:  # going there will tell
             self._damaged = True
         else:
-            self._ready[name] = place
             self._has_grown()
 
     def _places(self) -> list[_Place]:
@@ -175,10 +207,11 @@ class Cursor:
         return self._load(start) if load + target - start < nearest.way_to(target) else nearest
 
     def _stored_before(self, target: int) -> int:
-        """Where to start the way to `target`, so that the step there can be taken back, if it is not too long."""
-        step = self.trace.step_at(target)
-        if step and target - step.start <= NEAR:
-            target = step.start
+        """Where to start the way to `target`, so that the last two steps can be taken back, if they are short."""
+        for _ in range(2):
+            step = self.trace.step_at(target)
+            if step and target - step.start <= NEAR:
+                target = step.start
         return self.trace.keyframe_at_or_before(target)
 
     def _load(self, start: int) -> _Place:
@@ -212,3 +245,7 @@ class Cursor:
             return False
         self.seek(step.start)
         return True
+
+
+def _is_near(places: list[_Place], target: int) -> bool:
+    return any(place.way_to(target) <= NEAR for place in places)

@@ -80,6 +80,10 @@ class _Evaluator(simpleeval.EvalWithCompoundTypes):
         super().__init__(names=values, functions=_FUNCTIONS, operators=_OPERATORS)
         del self.nodes[ast.JoinedStr]
 
+    def let_go(self) -> None:
+        """Its table of nodes points back to it: a whole state would stay until Python looks for such cycles."""
+        self.nodes.clear()
+
     def _check_disallowed_items(self, item: Any) -> None:
         """Nothing to look for: values come from JSON. simpleeval would walk the whole state at every node."""
 
@@ -211,14 +215,16 @@ def _what_is_wrong(text: str, error: Exception) -> str:
 
 def evaluate(text: str, values: dict[str, Any]) -> Any:
     """The value of `text` where its names have the given values. Raises ExpressionError with the reason."""
-    parsed = _parse(text)
+    parsed, evaluator = _parse(text), _Evaluator(values)
     try:
-        return _Evaluator(values).eval(text, previously_parsed=parsed)
+        return evaluator.eval(text, previously_parsed=parsed)
     except Exception as error:  # simpleeval lets any error of the expression itself through
         unknown = isinstance(error, simpleeval.NameNotDefined | UnknownNameError)
         kind = UnknownNameError if unknown else ExpressionError
         reason = _reason(error)
         raise kind(f"{text!r} cannot be evaluated here: {reason}", reason) from error
+    finally:
+        evaluator.let_go()
 
 
 def _reason(error: Exception) -> str:

@@ -6,6 +6,7 @@ state, so a `partial` keyframe has null in their places; `finished` lines hold e
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -60,6 +61,10 @@ class Keyframes:
         """The bytes of the state stored at `position`, which `at_or_before` has returned."""
         start, end = self._places[position]
         return end - start
+
+    def read_ahead(self, position: int) -> Iterator[None]:
+        """Have the text of the state stored at `position` at hand, a few milliseconds a turn."""
+        return self._text.read_ahead(*self._places[position])
 
     def state(self, position: int) -> dict[str, Any]:
         """A fresh copy of the state stored at `position`, which `at_or_before` has returned."""

@@ -7,7 +7,8 @@ had without unpacking all that is before it.
 
 import zlib
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import BinaryIO, Protocol
 
@@ -52,6 +53,9 @@ class Text(Protocol):
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`; fewer where the file has changed since it was opened."""
 
+    def read_ahead(self, start: int, end: int) -> Iterator[None]:
+        """Have the bytes from `start` to `end` at hand, a few milliseconds a turn."""
+
 
 class MemoryText:
     """Text that grows."""
@@ -70,6 +74,10 @@ class MemoryText:
         """The bytes from `start` to `end`."""
         # A copy, not a view: another thread may read while this one appends, and no buffer grows under a view.
         return bytes(self._data[start:end])
+
+    def read_ahead(self, start: int, end: int) -> Iterator[None]:
+        """They are at hand."""
+        return iter(())
 
 
 class FileText:
@@ -116,6 +124,12 @@ class FileText:
                 break
             start = self._starts[number]
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def read_ahead(self, start: int, end: int) -> Iterator[None]:
+        """Read the blocks that hold the bytes from `start` to `end`, one a turn."""
+        for number in range(bisect_right(self._starts, start) - 1, bisect_left(self._starts, end)):
+            self._block(number)
+            yield
 
     def _block(self, number: int) -> bytes:
         last = number == len(self._starts) - 1

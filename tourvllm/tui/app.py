@@ -31,8 +31,11 @@ SEARCH_SECONDS = 0.02
 READ_SECONDS = 0.015
 """How long a long trace is read on at each tick."""
 
-PREPARE_SECONDS = 0.005
-"""How long what may be wanted next is prepared before keys and painting have a turn."""
+PREPARE_SECONDS, PREPARE_TYPED_SECONDS = 0.004, 0.008
+"""How long what may be wanted next, or what is typed, is prepared before keys and painting have a turn."""
+
+PAINTED = 0.02
+"""Seconds after a key, or what it shows, in which nothing is prepared, so that the painting need not wait."""
 
 PAUSE = 0.001
 
@@ -66,7 +69,7 @@ class TourApp(Dialogs):
         self.playing = False
         self._preparing = False
         self._noted: Session | None = None
-        self._moved = 0.0
+        self._key_at = self._shown_at = 0.0
         self._speed = SPEEDS.index(2.0)
         self._play_timer: Timer | None = None
 
@@ -123,14 +126,14 @@ class TourApp(Dialogs):
         ]
 
     def _tick(self) -> None:
-        still = time.monotonic() - self._moved
+        still = time.monotonic() - self._key_at
         garbage.collect(quiet=still > QUIET)
         if still > LONG_QUIET and self.in_front:
             garbage.search_kept()
         if self.session.reading and still > QUIET:
             self._dirty |= self.session.read_on(READ_SECONDS)
-        elif not self._preparing:
-            self._prepare()
+        else:
+            self._prepare_if_idle()
         if self.session.searching:
             self.session.search_on(SEARCH_SECONDS)
             self._dirty = True
@@ -138,17 +141,26 @@ class TourApp(Dialogs):
             self.session.follow()
             self.show()
 
+    def _prepare_if_idle(self) -> None:
+        if not self._preparing:
+            self._prepare()
+
     def _prepare(self) -> None:
         """While nothing else is to do, prepare what may be wanted next."""
         session = self.session
-        idle = not (session.cursor is None or session.reading or session.busy or self._dirty)
-        self._preparing = idle and session.prepare_on(PREPARE_SECONDS)
+        painted = time.monotonic() - max(self._key_at, self._shown_at) > PAINTED
+        busy = session.cursor is None or session.reading or session.busy or self._dirty
+        idle = painted and not busy
+        self._preparing = False
+        seconds = PREPARE_TYPED_SECONDS if session.expects else PREPARE_SECONDS
+        self._preparing = idle and session.prepare_on(seconds)
         if self._preparing:
             asyncio.get_running_loop().call_later(PAUSE, self._prepare)
 
     def show(self) -> None:
         """Draw, and put the question that the walk has come to."""
         super().show()
+        self._shown_at = time.monotonic()
         self._note_progress()
         if self.is_running:
             self.ask_if_pending()
@@ -157,7 +169,7 @@ class TourApp(Dialogs):
 
     def move(self, action: Callable[[], None]) -> None:
         """Move the session."""
-        self._moved = time.monotonic()
+        self._key_at = time.monotonic()
         self.session.do(action)
         if not self.session.busy:
             self.show()
@@ -251,12 +263,15 @@ class TourApp(Dialogs):
 
     async def on_event(self, event: events.Event) -> None:
         """A key takes away what was said of the one before, the first one the hint; and does what it does."""
-        if isinstance(event, events.Key) and self.in_front and self.session.message:
-            self.session.message = ""
-            self.queue_refresh()
-        if self._hint and isinstance(event, events.Key):
-            self.dismiss_hint()
-            welcome.remember()
+        if isinstance(event, events.Key):
+            self._key_at = time.monotonic()
+            asyncio.get_running_loop().call_later(PAINTED + PAUSE, self._prepare_if_idle)
+            if self.in_front and self.session.message:
+                self.session.message = ""
+                self.queue_refresh()
+            if self._hint:
+                self.dismiss_hint()
+                welcome.remember()
         await super().on_event(event)
 
     def on_key(self, event: events.Key) -> None:

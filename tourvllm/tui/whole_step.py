@@ -48,7 +48,6 @@ class WholeStep:
 
     def __init__(self, trace: Trace, step: Step) -> None:
         self._trace, self._step = trace, step
-        self.sound = True
 
     @cached_property
     def changes(self) -> Changes:
@@ -96,7 +95,7 @@ def prepare(trace: Trace, position: int) -> Iterator[None]:
     """Find, a few milliseconds a turn, what will be told at `position`, if that is a step's end."""
     step = trace.step_at(position)
     whole = whole_step(trace, step) if step and step.end == position else None
-    if whole is None or not whole.sound:
+    if whole is None:
         return
     try:
         yield
@@ -106,7 +105,7 @@ def prepare(trace: Trace, position: int) -> Iterator[None]:
         if position < len(trace):
             trace.event(position)  # so that its text is at hand
     except Exception:  # a stranger's trace may hold anything; going there will tell
-        whole.sound = False
+        return
 
 
 def _moved_blocks(patches: list[Patch]) -> tuple[set[int], set[int]]:
