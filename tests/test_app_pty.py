@@ -46,6 +46,17 @@ def test_replay(tmp_path):
     assert terminal.restored
 
 
+def test_what_is_pasted_into_a_prompt_that_just_opens_is_not_lost(tmp_path):
+    trace = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
+    terminal = Terminal("replay", str(trace), cwd=tmp_path)
+    terminal.wait_for("REPLAY")
+    for step in (12, 25, 9):
+        terminal.process.send(f":\x1b[200~{step}\x1b[201~\r")
+        terminal.wait_for(f" step {step}  ")
+    terminal.process.send("q")
+    assert terminal.finish() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_restores_the_terminal(cache, number):
     terminal = Terminal("run", "kv_pressure")

@@ -18,7 +18,10 @@ def describe(trace: Trace) -> str:
         _line("changes", ", ".join(f"{k}={v}" for k, v in changes.items()) or "none"),
         _line("engine", ", ".join(f"{key} {value}" for key, value in engine.items())),
         _line("model", f"{model.get('name', '?')} ({model.get('architecture', '?')})"),
-        _line("platform", ", ".join(f"{key} {value}" for key, value in platform.items())),
+        _line(
+            "platform",
+            ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in platform.items()),
+        ),
         _line("recorded", str(header.get("created", "?"))),
         _line("length", f"{len(trace):,} events in {len(trace.steps):,} steps"),
         _line("marks", _marks(trace)),

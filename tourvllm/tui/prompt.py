@@ -124,6 +124,12 @@ class PromptScreen(Modal[str | None]):
                 line.value, line.select_on_focus = "", False
             line.insert_text_at_cursor(event.character)
 
+    def on_paste(self, event: events.Paste) -> None:
+        """The same for what was pasted."""
+        line = self.query_one(Input)
+        if self.focused is not line:
+            line.insert_text_at_cursor(next(iter(event.text.splitlines()), ""))
+
     async def _typed_so_far(self) -> Input:
         """The line, once the letters that are on their way to it have come.
 
