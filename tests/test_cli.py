@@ -228,6 +228,27 @@ def test_a_full_disk_is_a_sentence_and_exit_code_1(command, scenario):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs limits of a file's size")
+@pytest.mark.parametrize(("size", "offered"), [(2_000, False), (60_000, True)])
+def test_a_file_is_offered_for_replay_only_with_a_whole_header(command, tmp_path, size, offered):
+    run = (
+        "import resource, runpy, sys; "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size})); "
+        "sys.argv = ['tourvllm', 'run', 'kv_pressure', '--plain', '--record', 't.tvllm.jsonl.gz']; "
+        "runpy.run_module('tourvllm', run_name='__main__')"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", run],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=command.environment | {"TOURVLLM_NATIVE": "0"},
+    )
+    assert result.returncode == 1
+    assert "the trace cannot be written to t.tvllm.jsonl.gz: File too large" in result.stderr
+    assert ("Replay it with" in result.stderr) == offered
+
+
 @pytest.mark.parametrize("arguments", [["run", "kv_pressure"], ["replay"]])
 def test_a_reader_that_leaves_ends_it_quietly(command, arguments, tmp_path):
     if arguments == ["replay"]:

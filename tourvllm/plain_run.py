@@ -6,6 +6,7 @@ import time
 import traceback
 from bdb import BdbQuit
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -17,6 +18,7 @@ from .plan import Plan
 from .say import say_error
 from .tour.cursor import Cursor
 from .tour.errors import RecordError, TraceError, VerifyError
+from .tour.reader import open_trace
 from .tour.recorder import FileSink
 from .tour.trace import Event, Trace
 from .watches import Watches
@@ -77,8 +79,15 @@ def run_plain(plan: Plan, path: Path, options: PlainOptions) -> int:
 
 def tell_trace(path: Path, written: bool) -> None:
     """Say where the trace is, if there is one that can be replayed."""
-    if written and path.is_file() and path.stat().st_size:
+    if written and path.is_file() and _opens(path):
         click.echo(f"\nTrace: {path}\nReplay it with: tourvllm replay {quote(str(path))}", err=True)
+
+
+def _opens(path: Path) -> bool:
+    """Whether there is a trace to replay: a disk may have been full before the header was whole."""
+    with suppress(TraceError, OSError):
+        return open_trace(path).header is not None
+    return False
 
 
 def _print_run(plan: Plan, sink: FileSink, options: PlainOptions) -> None:
