@@ -12,10 +12,12 @@ from screen import lines, pane, press, settle, text
 from tourvllm.tour.reader import read_trace
 from tourvllm.tour.trace import Trace
 
+from tourvllm.tui import values, whole_step
 from tourvllm.tui.app import TourApp
 from tourvllm.tui.breakpoints import BreakpointEntry
 from tourvllm.tui.links import ChildLink, ThreadLink
 from tourvllm.tui.session import Session
+from tourvllm.tui.view import look
 
 
 def source_rows(app: TourApp) -> list[str]:
@@ -522,3 +524,36 @@ async def test_a_long_search_can_be_stopped():
         assert 0 < at(app)[1] < len(trace)
         await press(pilot, ["home", "c", "p"])
         assert at(app)[0] == 16000 - 1
+
+
+# What is prepared
+
+
+def told(session):
+    view = look(session.cursor, watches=session.watches)
+    return view.new_blocks, view.changed, view.watched, view.times, view.whole_step.decisions
+
+
+@pytest.mark.parametrize("key", ["n", "p"])
+def test_what_a_step_tells_is_found_before_the_key_that_leads_there(monkeypatch, key):
+    session = Session(read_trace(RECORDED))
+    session.go_to_step(13)
+    told(session)
+    while session.prepare_on(0.01):
+        pass
+    fresh = Session(read_trace(RECORDED))
+    fresh.go_to_step(14 if key == "n" else 12)
+    expected = told(fresh)
+
+    def too_late(*arguments):
+        raise AssertionError("this was not prepared")
+
+    monkeypatch.setattr(whole_step, "changes", too_late)
+    monkeypatch.setattr(whole_step, "step_times", too_late)
+    monkeypatch.setattr(whole_step, "decision", too_late)
+    if key == "n":
+        session.next_step()
+    else:
+        session.previous_step()
+        monkeypatch.setattr(values, "watched", too_late)
+    assert told(session) == expected

@@ -136,8 +136,16 @@ def test_a_far_seek_starts_from_a_keyframe(run, monkeypatch, start, target):
     monkeypatch.setattr(cursor_module, "_BACK", 1)
     walked = watch_walks(monkeypatch)
     cursor.seek(target)
-    assert walked == [(trace.keyframe_at_or_before(target), target)]
+    two_steps_before = trace.step_at(trace.step_at(target).start).start
+    first, last = walked[0][0], walked[-1][1]
+    assert (first, last) == (trace.keyframe_at_or_before(two_steps_before), target)
+    assert sum(end - start for start, end in walked) == last - first
     assert cursor.state == states[target]
+    walked.clear()
+    for _ in range(2):
+        assert cursor.previous_step()
+        assert cursor.state == states[cursor.position]
+    assert not walked
 
 
 def test_a_place_that_a_far_jump_left_is_gone_back_to_at_once(run, monkeypatch):
@@ -166,6 +174,40 @@ def test_what_was_prepared_is_gone_to_without_a_walk(run, monkeypatch):
     walked = watch_walks(monkeypatch)
     cursor.seek(300)
     assert (walked, cursor.state) == ([], states[300])
+
+
+def test_half_a_way_that_is_prepared_is_used(run, monkeypatch):
+    trace, states = run
+    monkeypatch.setattr(cursor_module, "NEAR", 10)
+    monkeypatch.setattr(cursor_module, "_BYTES", 2**20)
+    cursor = Cursor(trace)
+    start = trace.keyframe_at_or_before(879)
+    assert 879 - start > 20
+    walked = watch_walks(monkeypatch)
+    preparing = cursor.prepare(879)
+    while not walked:
+        next(preparing)
+    half = walked[-1][1]
+    cursor.seek(879)
+    assert walked == [(start, half), (half, 879)]
+    assert cursor.state == states[879]
+    cursor.seek(870)
+    assert list(preparing) == []
+    assert (cursor.position, cursor.state) == (870, states[870])
+
+
+@pytest.mark.parametrize("position", [0, 30, 250, 600])
+def test_a_look_back_shows_the_state_there_and_goes_nowhere(run, monkeypatch, position):
+    trace, states = run
+    monkeypatch.setattr(cursor_module, "NEAR", 60)
+    monkeypatch.setattr(cursor_module, "KEPT", 100)
+    cursor = Cursor(trace)
+    cursor.seek(640)
+    for _ in range(2):
+        with cursor.look_back(position) as state:
+            assert state == states[position]
+        assert (cursor.position, cursor.state) == (640, states[640])
+    assert cursor.sees(position)
 
 
 def test_the_way_back_is_prepared_beyond_what_can_be_taken_back(run, monkeypatch):
