@@ -343,6 +343,66 @@ def test_scheduler_watch_enters_at_once_and_only_shrinks(scheduler_watch: Record
     assert not scheduler_watch.facts("wait")
 
 
+def ends(run: Recorded) -> dict[str, int]:
+    """The step in which each request finished."""
+    return {facts["seq"]: facts["step"] for facts in run.facts("finish")}
+
+
+def step_tokens(run: Recorded) -> list[int]:
+    """The `num_tokens` of each step."""
+    return [facts["num_tokens"] for facts in run.facts("step") if facts["when"] == "end"]
+
+
+def num_keys(run: Recorded, step: int) -> int:
+    """The keys that the attention of a step reads."""
+    return next(facts["num_keys"] for facts in run.facts("attention") if facts["step"] == step)
+
+
+def test_input_length_has_a_step_for_each_prompt_and_longer_reads_for_each_decode():
+    run = recorded("input_length")
+    assert [tokens for tokens in step_tokens(run) if tokens > 0] == [4, 20, 79, 209]
+    assert [step for step, tokens in enumerate(step_tokens(run), 1) if tokens > 0] == [
+        1,
+        10,
+        19,
+        28,
+    ]
+    assert (num_keys(run, 2), num_keys(run, 29)) == (5, 210)
+    assert len(run.trace.steps) == 33
+    assert not run.facts("wait")
+
+
+def test_generation_length_has_a_step_for_each_token_and_reads_more_and_more():
+    run = recorded("generation_length")
+    assert ends(run) == {"A": 6, "B": 23, "C": 60}
+    assert (num_keys(run, 2), num_keys(run, 59)) == (3 * 7, 64)
+    left = {facts["seq"]: len(facts["block_ids"]) for facts in run.facts("deallocate")}
+    assert (left["A"], left["C"]) == (2, 9)
+
+
+def test_batch_scaling_makes_sixteen_times_the_tokens_in_as_many_steps():
+    run = recorded("batch_scaling")
+    steps = step_tokens(run)
+    assert [-tokens for tokens in steps if tokens < 0] == [1] * 8 + [4] * 8 + [16] * 8
+    assert [step for step, tokens in enumerate(steps, 1) if tokens > 0] == [1, 10, 19]
+    assert sorted(set(ends(run).values())) == [9, 18, 27]
+    assert not run.facts("wait")
+    assert not any(facts["hits"] for facts in run.facts("can_allocate"))
+
+
+def test_mixed_lengths_fills_each_place_as_soon_as_it_is_free():
+    run = recorded("mixed_lengths")
+    entered = {facts["seq"]: facts["step"] for facts in run.facts("admit")}
+    done = ends(run)
+    assert (entered["A"], entered["B"], entered["C"]) == (1, 1, 1)
+    assert (entered["D"], entered["E"]) == (done["B"] + 1, done["C"] + 1)
+    assert entered["F"] == done["E"] + 1
+    assert max(done.values()) == done["A"] == len(run.trace.steps) == 35
+    written = {output.request_id: len(output.token_ids) for output in run.outputs}
+    static = max(written[seq] for seq in "ABC") + max(written[seq] for seq in "DEF")
+    assert (max(written[seq] for seq in "ABC"), static) == (32, 54)
+
+
 def test_prefix_sharing_shares_full_equal_beginnings_only():
     run = recorded("prefix_sharing")
     hits = {facts["seq"]: len(facts["hits"]) for facts in run.facts("can_allocate")}

@@ -18,7 +18,18 @@ class ScenarioFile:
     where: str
 
 
-FIRST = ("tour", "kv_pressure", "prefix_sharing", "chunked_prefill", "policies")
+FIRST = (
+    "tour",
+    "kv_pressure",
+    "prefix_sharing",
+    "chunked_prefill",
+    "policies",
+    "scheduler_watch",
+    "mixed_lengths",
+    "batch_scaling",
+    "input_length",
+    "generation_length",
+)
 
 
 def bundled_names() -> list[str]:
