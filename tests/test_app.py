@@ -539,7 +539,7 @@ def test_what_a_step_tells_is_found_before_the_key_that_leads_there(monkeypatch,
     session = Session(read_trace(RECORDED))
     session.go_to_step(13)
     told(session)
-    while session.prepare_on(0.01):
+    while session.ahead.prepare(0.01):
         pass
     fresh = Session(read_trace(RECORDED))
     fresh.go_to_step(14 if key == "n" else 12)

@@ -152,8 +152,8 @@ class TourApp(Dialogs):
         busy = session.cursor is None or session.reading or session.busy or self._dirty
         idle = painted and not busy
         self._preparing = False
-        seconds = PREPARE_TYPED_SECONDS if session.expects else PREPARE_SECONDS
-        self._preparing = idle and session.prepare_on(seconds)
+        seconds = PREPARE_TYPED_SECONDS if session.ahead.expects else PREPARE_SECONDS
+        self._preparing = idle and session.ahead.prepare(seconds)
         if self._preparing:
             asyncio.get_running_loop().call_later(PAUSE, self._prepare)
 

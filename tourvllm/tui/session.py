@@ -6,9 +6,7 @@ going back never disturbs it. Keys that come while the engine or a search is on 
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ from ..tour.lessons import Score
 from ..tour.stops import STOPS
 from ..tour.trace import Ask, Trace
 from ..tour.triggers import search
-from . import breakpoints, find, values, whole_step
+from . import breakpoints, find
+from .ahead import Ahead
 from .bookmarks import Bookmarks
 from .driver import Driver
 from .links import Link
@@ -45,11 +44,7 @@ class Session(Driver):
         self._forward = False
         self._waiting: deque[Callable[[], None]] = deque()
         self._ids: set[str] = set()
-        self._expected: int | None = None
-        self._near: Iterator[None] = iter(())
-        self._far: Iterator[None] | None = None
-        self._prepared: tuple[object, ...] = ()
-        self._prepared_far: tuple[object, ...] = ()
+        self.ahead = Ahead(self)
         super().__init__(trace, link, steps, path)
         if self.cursor is not None:
             self._go_to_first_step()
@@ -103,64 +98,12 @@ class Session(Driver):
 
     def expect_step(self, number: int) -> None:
         """The reader may want to go to step `number` next."""
-        self._expected, self._far = self._end_of(number), None
-
-    @property
-    def expects(self) -> bool:
-        """Whether a step is typed that the reader may want to go to."""
-        return self._expected is not None
+        self.ahead.expect(self._end_of(number))
 
     def _end_of(self, number: int) -> int | None:
         """The position after step `number`; the last one, should a trace have several."""
         ends = [step.end for step in self.trace.steps if step.number == number]
         return ends[-1] if ends else None
-
-    def prepare_on(self, seconds: float) -> bool:
-        """Prepare, for a while, the ways that the reader may take next. Whether there is more to prepare.
-
-        What is near is begun anew after each move; a way from afar goes on, for it takes longer than the pauses
-        between keys.
-        """
-        until = time.monotonic() + seconds
-        wanted = self.place().position, len(self.trace), self._expected, *self.watches
-        if wanted != self._prepared:
-            self._prepared, self._near = wanted, self._near_ways()
-        if self._far is None and wanted != self._prepared_far:
-            self._prepared_far, self._far = wanted, self._far_ways()
-        for _ in chain(self._near, self._far or ()):
-            if time.monotonic() > until:
-                return True
-        self._far = None
-        return False
-
-    def _near_ways(self) -> Iterator[None]:
-        """A step on, a step back."""
-        cursor, step = self.place(), self.place().step
-        following = self.trace.step_at(cursor.position + 1)
-        for position in (following and following.end, step and step.start):
-            yield from whole_step.prepare(self.trace, position or 0)
-        if step and (before := self.trace.step_at(step.start)):
-            yield from values.prepare(cursor, before.start, self.watches)
-        if following and cursor.at_step_end:
-            yield
-            with suppress(TraceError):  # going there will tell
-                self.trace.decode_ahead(cursor.position, following.end)
-
-    def _far_ways(self) -> Iterator[None]:
-        """To the step whose number is typed; else back beyond what can be taken back, and to the end."""
-        cursor, expected = self.place(), self._expected
-        if expected is not None:
-            step = self.trace.step_at(expected)
-            yield from cursor.prepare(expected)
-            for position in (expected, step.start if step else 0):
-                yield from values.prepare(cursor, position, self.watches)
-            yield from cursor.prepare(expected)
-            yield from whole_step.prepare(self.trace, expected)
-        else:
-            yield from cursor.prepare_way_back()
-            if not self.live:
-                yield from cursor.prepare_end()
-                yield from whole_step.prepare(self.trace, len(self.trace))
 
     @property
     def searching(self) -> bool:
@@ -175,7 +118,7 @@ class Session(Driver):
     def do(self, action: Callable[[], None]) -> None:
         """Run a moving action now, or after those that are on their way."""
         self.message = ""
-        self._expected = None
+        self.ahead.expect(None)
         if self.busy:
             if self.goal and (self.goal["until"] in ("break", "mark") or "number" in self.goal):
                 self.halt()
