@@ -557,3 +557,20 @@ def test_what_a_step_tells_is_found_before_the_key_that_leads_there(monkeypatch,
         session.previous_step()
         monkeypatch.setattr(values, "watched", too_late)
     assert told(session) == expected
+
+
+def test_what_cannot_be_prepared_is_left_and_not_tried_again(monkeypatch):
+    session, tried = Session(read_trace(RECORDED)), []
+
+    def broken(cursor, position, texts):
+        tried.append(position)
+        yield
+        raise AttributeError("'int' object has no attribute 'get'")
+
+    monkeypatch.setattr(values, "prepare", broken)
+    session.go_to_step(13)
+    for _ in range(20):
+        session.ahead.prepare(0.01)
+    assert len(tried) == 1
+    session.next_step()
+    assert (session.place().step.number, session.message) == (14, "")
