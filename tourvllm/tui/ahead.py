@@ -3,9 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
 
-from ..tour.errors import TraceError
 from . import values, whole_step
 from .driver import Driver
 
@@ -48,12 +46,11 @@ class Ahead:
             self._begun, self._near = wanted, self._near_ways()
         if self._far is None and wanted != self._begun_far:
             self._begun_far, self._far = wanted, self._far_ways()
-        try:
-            for _ in chain(self._near, self._far or ()):
-                if time.monotonic() > until:
-                    return True
-        except Exception:  # a stranger's trace may hold anything; going there will tell
-            self._near = iter(())
+        for ways in (self._near, self._far or ()):
+            with suppress(Exception):  # a stranger's trace may hold anything; going there will tell
+                for _ in ways:
+                    if time.monotonic() > until:
+                        return True
         self._far = None
         return False
 
@@ -66,8 +63,7 @@ class Ahead:
             yield from values.prepare(cursor, before.start, self._session.watches)
         if following and cursor.at_step_end:
             yield
-            with suppress(TraceError):  # going there will tell
-                trace.decode_ahead(cursor.position, following.end)
+            trace.decode_ahead(cursor.position, following.end)
 
     def _far_ways(self) -> Iterator[None]:
         cursor, trace, expected = self._session.place(), self._session.trace, self._expected

@@ -151,7 +151,6 @@ class TourApp(Dialogs):
         painted = time.monotonic() - max(self._key_at, self._shown_at) > PAINTED
         busy = session.cursor is None or session.reading or session.busy or self._dirty
         idle = painted and not busy
-        self._preparing = False
         seconds = PREPARE_TYPED_SECONDS if session.ahead.expects else PREPARE_SECONDS
         self._preparing = idle and session.ahead.prepare(seconds)
         if self._preparing:

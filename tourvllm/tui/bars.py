@@ -9,7 +9,7 @@ from textual.widget import Widget
 
 from ..tour.text import printable
 from . import theme
-from .lines import BOLD, Look, drawn, in_sight, look_of
+from .lines import BOLD, drawn, in_sight, look_of
 from .session import Session
 from .view import View
 
@@ -107,14 +107,12 @@ class Bar(Widget):
     def __init__(self, id: str, by_parts: bool = False) -> None:
         super().__init__(id=id)
         self.line = Text()
-        self._look: Look = look_of(self.line)
         self._by_parts = by_parts
 
     def set(self, line: Text) -> None:
         """Show a line."""
-        look = look_of(line)
-        if look != self._look:
-            self.line, self._look = line, look
+        if look_of(line) != look_of(self.line):
+            self.line = line
             self.refresh()
 
     def render_line(self, y: int) -> Strip:

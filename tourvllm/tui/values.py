@@ -1,12 +1,10 @@
 """The values of watch expressions, now and before what has just happened."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 from weakref import WeakKeyDictionary
 
 from ..plain import watched
 from ..tour.cursor import NEAR, Cursor
-from ..tour.errors import TraceError
 from ..tour.expressions import names
 from ..tour.trace import Trace
 
@@ -39,8 +37,7 @@ def prepare(cursor: Cursor, position: int, texts: list[str]) -> Iterator[None]:
     known = _known.setdefault(cursor.trace, {})
     if shown and (position, shown) not in known and cursor.sees(position):
         yield
-        with suppress(TraceError):  # going there will tell
-            _values_at(cursor, position, shown)
+        _values_at(cursor, position, shown)
 
 
 def _values_at(cursor: Cursor, position: int, texts: tuple[str, ...]) -> tuple[str, ...]:

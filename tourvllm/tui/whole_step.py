@@ -97,15 +97,12 @@ def prepare(trace: Trace, position: int) -> Iterator[None]:
     whole = whole_step(trace, step) if step and step.end == position else None
     if whole is None:
         return
-    try:
-        yield
-        _ = whole.changes
-        yield
-        _ = whole.times, whole.decisions
-        if position < len(trace):
-            trace.event(position)  # so that its text is at hand
-    except Exception:  # a stranger's trace may hold anything; going there will tell
-        return
+    yield
+    _ = whole.changes
+    yield
+    _ = whole.times, whole.decisions
+    if position < len(trace):
+        trace.event(position)  # so that its text is at hand
 
 
 def _moved_blocks(patches: list[Patch]) -> tuple[set[int], set[int]]:
