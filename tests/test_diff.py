@@ -26,6 +26,7 @@ def runs(tmp_path_factory) -> dict[str, Path]:
         "ample": {"engine.num_blocks": 200},
         "huge": {"engine.num_blocks": 300},
         "mixed": {"engine.policy": "mixed"},
+        "uncached": {"engine.prefix_caching": False},
     }
     return {
         name: record_scenario(folder / f"{name}.jsonl.gz", **changes)
@@ -65,15 +66,70 @@ def test_a_smaller_pool_is_told_from_the_cause_to_the_cost(runs):
     assert ["D:", "steps", "to", "first", "token", "3", "22"] in rows
 
 
+def test_tokens_found_in_the_prefix_cache_explain_what_was_computed(tmp_path):
+    """Without preemptions, what one run finds in the cache is just what the other computes more."""
+    on, off = (
+        record_scenario(
+            tmp_path / f"{caching}.jsonl", "prefix_sharing", **{"engine.prefix_caching": caching}
+        )
+        for caching in (True, False)
+    )
+    code, text = diff(on, off)
+    rows = [line.split() for line in text.splitlines()]
+    assert code == 1
+    assert ["tokens", "found", "in", "the", "prefix", "cache", "32", "0"] in rows
+    assert ["tokens", "computed", "75", "107"] in rows
+    assert "the first run keeps A's full blocks 0 1 2 in the prefix cache, the second" in text
+
+
+def test_what_a_preempted_request_finds_again_is_counted_too(runs):
+    found = compare(read_trace(runs["small"]), read_trace(runs["uncached"]))
+    assert (found.a.preemptions, found.b.cached_tokens) == (2, 0)
+    trace = read_trace(runs["small"])
+    allocated = [e for i in range(len(trace)) if (e := trace.event(i)).stop == "allocate"]
+    assert len(allocated) > len({event.facts["seq"] for event in allocated})
+    assert found.a.cached_tokens == sum(4 * len(event.facts["hits"]) for event in allocated) > 0
+
+
+def test_times_are_no_difference_and_stand_last_as_no_result(runs):
+    begin = {"t": 0, "stop": "step", "facts": {"when": "begin"}}
+    end = {"stop": "step", "facts": {"when": "end", "num_tokens": -2}}
+    slow, fast = (trace_of(begin, {**end, "t": t}) for t in (9_000_000, 2_000_000))
+    found = compare(slow, fast)
+    assert (found.first_difference, found.a.total_ms, found.b.total_ms) == (None, 9, 2)
+    _, text = diff(runs["same"], runs["small"])
+    (line,) = [line for line in text.splitlines() if " ms" in line or "millisecond" in line]
+    assert line == text.splitlines()[-1]
+    assert line.startswith("Time: ")
+    assert line.endswith(" ms: varies by itself from run to run.")
+
+
 def test_all_shows_every_step_and_marks_those_that_end_in_another_way(runs):
     _, text = diff(runs["same"], runs["small"], "--all")
-    rows = [line.split() for line in text.splitlines() if line[:1].isdigit()]
+    table = [line for line in text.splitlines() if line[:1].isdigit()]
+    assert max(map(len, table)) <= 80
+    rows = [line.split() for line in table]
     assert [row[0] for row in rows] == [str(step) for step in range(1, 51)]
-    assert rows[3][1] == "<"  # the first difference: nobody sees it at the step's end
+    assert rows[3][1] == "<"  # the first difference: no number of its step shows it
     assert "\n< the first difference" in text
-    assert rows[4][1] == "*"
-    assert rows[40][2:7] == ["-"] * 5
+    # Beside each other: prompt tokens, decodes, waiting, running, blocks in use, preemptions of this step.
+    assert " ".join(rows[4]) == "5 * 11 0 0 3 0 1 4 3 17 14 0 0"
+    assert " ".join(rows[7]) == "8 * 0 0 4 2 0 2 4 2 19 8 0 1"
+    assert rows[40][2::2] == ["-"] * 6
     assert "steps more" not in text
+
+
+@pytest.mark.parametrize("which", ["small", "mixed"])
+def test_a_steps_tokens_are_counts_of_prefill_and_decode(runs, which):
+    _, text = diff(runs["same"], runs[which], "--all")
+    rows = [line.replace("*", "").replace("<", "").split() for line in text.splitlines()]
+    steps = [row for row in rows if row and row[0].isdigit()]
+    for number, run in ((1, "same"), (2, which)):
+        tokens = [int(n) for row in steps for n in (row[number], row[number + 2]) if n != "-"]
+        summary = compare(read_trace(runs[run]), read_trace(runs[run])).a
+        assert min(tokens) == 0
+        assert sum(tokens) == summary.tokens
+        assert sum(int(row[number + 10]) for row in steps if row[number + 10] != "-") > 0
 
 
 def test_a_larger_pool_that_changes_no_decision_is_told_as_numbers(runs):
@@ -121,7 +177,8 @@ def test_the_sums_are_those_of_the_events(runs):
     assert found.a.tokens == computed.total()
     assert found.a.recomputed_tokens == computed.total() - len(computed) > 0
     last = found.rows[-1]
-    assert (last.a.waiting, last.a.running, last.a.free, last.a.preemptions) == (0, 0, 16, 2)
+    assert (last.a.waiting, last.a.running, last.a.in_use, last.a.decode) == (0, 0, 0, 1)
+    assert sum(row.a.preemptions for row in found.rows) == 2
 
 
 def test_a_run_that_ends_early(runs, tmp_path):

@@ -237,6 +237,20 @@ def altered() -> Trace:
     return trace
 
 
+def uncached() -> Trace:
+    """The recorded run with B's prefix hits undone, as if it had computed those tokens in step 2."""
+    trace = Trace()
+    with gzip.open(RECORDED) as file:
+        for line in file.read().splitlines():
+            data = json.loads(line)
+            if data["kind"] == "event" and data["stop"] == "allocate":
+                data["facts"]["num_cached_tokens"] = 0
+            elif data["kind"] == "event" and (data["step"], data["stop"]) == (2, "step"):
+                data["facts"]["num_tokens"] = 17
+            trace.feed(msgspec.json.encode(data))
+    return trace
+
+
 @SIZES
 async def test_two_runs_beside_each_other(size):
     app = Host(CompareScreen(read_trace(RECORDED), altered(), "the first", "the second"))
@@ -248,11 +262,32 @@ async def test_two_runs_beside_each_other(size):
         totals = [line.split() for line in lines(app) if " the " in line]
         assert totals[0][:3] == ["COMPARE", "1", "the"]
         assert [row[3] for row in totals[-2:]] == ["36", "32"]
+        at = screen.index(" ms: varies by itself from run to run")
+        assert screen.index("finished in step") < at < screen.index("in use")  # after all results
         (marked,) = [line for line in lines(app) if line.strip().startswith("▶")]
         assert marked.split()[:2] == ["▶≠", "7"]
         await pilot.press("down", "down", "enter")
         await pilot.pause()
     assert app.result == 9
+
+
+@SIZES
+async def test_a_step_tells_prefill_decode_and_blocks_in_use_as_counts(size):
+    """The second run has no prefix cache: its prompt steps have more tokens, and none from the cache."""
+    app = Host(CompareScreen(read_trace(RECORDED), uncached(), "a", "b"))
+    async with app.run_test(size=size) as pilot:
+        await wait_for(pilot, "from cache")
+        rows = [line.replace("▶≠", "").split() for line in lines(app)]
+        heads = [" ".join(row) for row in rows]
+        assert "step prefill decode waiting running in use preempted" in heads
+        totals = heads.index("steps computed from cache recomputed preemptions evictions") + 1
+        assert [row[4] for row in rows[totals : totals + 2]] == ["20", "0"]
+        numbers = {row[0]: [cell for cell in row[1:] if cell[0] not in "█▌"] for row in rows if row}
+        assert numbers["2"][:4] == ["5", "17", "·", "·"]
+        assert numbers["6"][:4] == ["·", "·", "4", "4"]
+        assert numbers["6"][8:10] == ["17", "17"]
+        # A bar needs room; a block or two would tell less than the number does.
+        assert ("█" in text(app)) == (size == WIDE)
 
 
 @SIZES
@@ -306,7 +341,8 @@ async def test_a_long_comparison_does_not_hold_the_screen(monkeypatch):
 
 @pytest.fixture
 def user(tmp_path, monkeypatch):
-    """A user's folders: two runs, one of them torn, and some progress."""
+    """A user's folders: two runs, one of them torn, and some progress; and time to read them whole."""
+    monkeypatch.setattr("tourvllm.recent.SECONDS_A_RUN", 60)
     for name in ("CACHE", "DATA", "CONFIG"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
     runs = tmp_path / "CACHE" / "tourvllm" / "runs"

@@ -6,22 +6,28 @@ from itertools import zip_longest
 from typing import Any
 
 from .difference import FirstDifference
-from .timings import whole
+from .timings import tokens_of, whole
 from .trace import Event, Trace
+
+TIMES_VARY = "varies by itself from run to run"
+"""What is said beside the times of two runs: a reader would take them for a result."""
 
 
 @dataclass
 class Summary:
     """What a run came to.
 
-    tokens: computed by the model, prompts and decodes. recomputed_tokens: those of them that had been computed
+    tokens: computed by the model, prompts and decodes. cached_tokens: found in the prefix cache instead, also by
+    a request that comes back after a preemption. recomputed_tokens: those of `tokens` that had been computed
     before, and were lost to a preemption. time_to_first_token: request -> engine steps from its arrival to its
-    first token, that step included. finish_step: request -> the step in which it ended. total_ms: of all steps.
+    first token, that step included. finish_step: request -> the step in which it ended. total_ms: of all steps;
+    it differs from run to run, and is no result.
     """
 
     steps: int = 0
     events: int = 0
     tokens: int = 0
+    cached_tokens: int = 0
     preemptions: int = 0
     evictions: int = 0
     recomputed_tokens: int = 0
@@ -32,14 +38,19 @@ class Summary:
 
 @dataclass(frozen=True)
 class StepRow:
-    """The end of one step. num_tokens: < 0 for a step of decodes alone; preemptions: so far in the run."""
+    """One step: prompt tokens and decodes that it computed, its preemptions, and what it left behind.
+
+    in_use: blocks. Not the free ones: in another pool these differ from the start, when nothing has been decided
+    yet. For the same reason the pool's size, `total`, does not make two rows differ.
+    """
 
     waiting: int
     running: int
-    free: int
-    total: int
-    num_tokens: int
+    in_use: int
+    prefill: int
+    decode: int
     preemptions: int
+    total: int = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -141,15 +152,17 @@ def _rows(a: Trace, b: Trace) -> list[Row]:
 def _step_rows(trace: Trace) -> dict[int, StepRow]:
     """The rows of the steps that are recorded to their end."""
     preempts = [mark.position for mark in trace.marks if mark.letter == "P"]
-    rows = {}
+    rows, before = {}, 0
     for step in trace.steps:
-        if step.facts.get("when") == "end":
-            waiting, running, free, total, num_tokens = (
-                whole(step.facts.get(key))
-                for key in ("waiting", "running", "free", "total", "num_tokens")
+        if step.is_whole:
+            waiting, running, free, total = (
+                whole(step.facts.get(key)) for key in ("waiting", "running", "free", "total")
             )
             so_far = bisect_right(preempts, step.end)
-            rows[step.number] = StepRow(waiting, running, free, total, num_tokens, so_far)
+            rows[step.number] = StepRow(
+                waiting, running, total - free, *tokens_of(step.facts), so_far - before, total
+            )
+            before = so_far
     return rows
 
 
@@ -184,6 +197,9 @@ class _Tally:
         if self._began is not None:
             self.summary.total_ms += max(0, event.t - self._began) / 1e6
 
+    def _allocate(self, event: Event, seq: str) -> None:
+        self.summary.cached_tokens += max(0, whole(event.facts.get("num_cached_tokens")))
+
     def _preempt(self, event: Event, seq: str) -> None:
         self.summary.preemptions += 1
 
@@ -205,4 +221,5 @@ class _Tally:
         self.summary.finish_step[seq] = event.step
 
 
-_COUNTED = ("add_request", "step", "preempt", "evict", "postprocess", "append_token", "finish")
+_STOPS = "add_request step allocate preempt evict postprocess append_token finish"
+_COUNTED = frozenset(_STOPS.split())

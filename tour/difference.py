@@ -128,7 +128,9 @@ _VERBS: dict[str, Callable[[Facts], str]] = {
         if f["block_ids"]
         else f"lets {f['seq']} be"
     ),
-    "hash_blocks": lambda f: f"hashes {f['seq']}'s full blocks {_names(f['block_ids'])}",
+    "hash_blocks": lambda f: (
+        f"keeps {f['seq']}'s full blocks {_names(f['block_ids'])} in the prefix cache"
+    ),
     "evict": lambda f: f"evicts what block {f['block_id']} held",
     "deallocate": lambda f: f"takes back {f['seq']}'s blocks",
     "prepare_prefill": lambda f: f"lays out {f['num_tokens']} tokens of {_names(f['seqs'])}",

@@ -1,7 +1,6 @@
 """Two recorded runs side by side, as text: their settings, what happened in each step, and what it cost."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import click
 
 from .plain import shown
 from .tables import print_table
-from .tour.compare import Comparison, Row, StepRow, Summary, compare
+from .tour.compare import TIMES_VARY, Comparison, Row, Summary, compare
 from .tour.text import printable
 from .tour.trace import Trace
 from .tour.why import plural
@@ -55,71 +54,64 @@ def _parting_step(trace: Trace, found: Comparison) -> int:
     return step.number if step else 0
 
 
-_QUANTITIES = ("tokens", "waiting", "running", "free", "preempt")
+_QUANTITIES = {
+    "prefill": "prefill",
+    "decode": "decode",
+    "waiting": "waiting",
+    "running": "running",
+    "in use": "in_use",
+    "preempt": "preemptions",
+}
+"""Column -> what it tells of a `StepRow`."""
 
 
 def _steps(found: Comparison, parting: int, every_step: bool) -> None:
-    """The steps around the one where the runs part, or all. A star marks those that end in another way.
+    """The steps around the one where the runs part, or all. A star marks those that differ.
 
-    What differs first may show at no step's end, or only at a later one's: so its step has a sign of its own.
+    What differs first may be in none of the columns, or only in a later step's: so its step has a sign of its own.
     """
     rows = found.rows
     if not every_step:
         rows = [row for row in rows if -BEFORE <= row.step - parting <= AFTER]
     columns = ["\nstep"]
-    for which in ("first", "second"):
-        columns += [f"{which if i == 0 else ''}\n{name}" for i, name in enumerate(_QUANTITIES)]
-    differing = [index for index, row in enumerate(rows) if _differs(row)]
+    for name in _QUANTITIES:
+        columns += [f"{name}\n1st", "\n2nd"]
+    differing = [index for index, row in enumerate(rows) if row.a != row.b]
     numbers = range(1, len(columns))
     cells = (_step_cells(row, row.step == parting) for row in rows)
     print_table(columns, cells, right=numbers, marked=differing, gap=1)
     left_out = len(found.rows) - len(rows)
     if left_out:
         click.echo(f"{plural(left_out, 'step')} more: --all shows them.")
-    if any(row.step == parting and not _differs(row) for row in rows):
-        click.echo("< the first difference, which its step's end does not show.")
+    if any(row.step == parting and row.a == row.b for row in rows):
+        click.echo("< the first difference, which none of these numbers shows.")
     click.echo(
-        "* the step's end differs. preempt: preemptions so far. Negative tokens: a step of decodes alone.\n"
+        "* the step differs.\n"
+        "prefill, decode: tokens. waiting, running, blocks in use: at the step's end.\n"
     )
 
 
 def _step_cells(row: Row, is_first: bool) -> list[str]:
-    sign = " *" if _differs(row) else " <" if is_first else ""
-    return [
-        f"{row.step}{sign}",
-        *_end_of_step(row.a),
-        *_end_of_step(row.b),
-    ]
-
-
-def _differs(row: Row) -> bool:
-    """Whether the step ends in another way: with other queues, or with more or fewer blocks in use."""
-    if row.a is None or row.b is None:
-        return True
-    in_use = row.a.total - row.a.free, row.b.total - row.b.free
-    return in_use[0] != in_use[1] or _end_of_step(row.a) != _end_of_step(
-        replace(row.b, free=row.a.free)
-    )
-
-
-def _end_of_step(end: StepRow | None) -> list[str]:
-    if end is None:
-        return ["-"] * len(_QUANTITIES)
-    return [str(n) for n in (end.num_tokens, end.waiting, end.running, end.free, end.preemptions)]
+    cells = [f"{row.step}{' *' if row.a != row.b else ' <' if is_first else ''}"]
+    for name in _QUANTITIES.values():
+        cells += ["-" if end is None else str(getattr(end, name)) for end in (row.a, row.b)]
+    return cells
 
 
 def _totals(found: Comparison) -> None:
     one, other = found.a, found.b
     rows = [[name, *(f"{count(run):,}" for run in (one, other))] for name, count in _TOTALS]
-    rows.append(["milliseconds", f"{one.total_ms:,.0f}", f"{other.total_ms:,.0f}"])
     first_tokens = _by_request(one.time_to_first_token, other.time_to_first_token)
     rows += [[f"{seq}: steps to first token", *ends] for seq, *ends in first_tokens]
     finishes = _by_request(one.finish_step, other.finish_step)
     rows += [[f"{seq}: finished in step", *ends] for seq, *ends in finishes]
-    print_table(["in all", "first", "second"], rows, right=(1, 2))
+    differing = [index for index, (_, *ends) in enumerate(rows) if ends[0] != ends[1]]
+    print_table(["in all", "first", "second"], rows, right=(1, 2), marked=differing)
     requests = {*one.time_to_first_token, *other.time_to_first_token}
     if len(requests) > MAX_REQUESTS:
         click.echo(f"Shown are {MAX_REQUESTS} of {len(requests)} requests.")
+    times = f"Time: {one.total_ms:,.0f} ms, {other.total_ms:,.0f} ms"
+    click.secho(f"\n{times}: {TIMES_VARY}.", dim=True)
 
 
 _TOTALS: list[tuple[str, Callable[[Summary], int]]] = [
@@ -127,6 +119,7 @@ _TOTALS: list[tuple[str, Callable[[Summary], int]]] = [
     ("events", lambda run: run.events),
     ("tokens computed", lambda run: run.tokens),
     ("of them again, after a preemption", lambda run: run.recomputed_tokens),
+    ("tokens found in the prefix cache", lambda run: run.cached_tokens),
     ("preemptions", lambda run: run.preemptions),
     ("evictions", lambda run: run.evictions),
 ]

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
-from ..tour.compare import Comparison, Row, StepRow, Summary, compare
+from ..tour.compare import TIMES_VARY, Comparison, Row, StepRow, Summary, compare
 from ..tour.text import printable
 from ..tour.trace import Trace
 from . import theme
@@ -18,17 +18,22 @@ from .dialog import Modal, paragraphs, put
 from .rows import Rows
 
 TOTALS = (
-    ("steps", "steps", 7),
-    ("tokens", "tokens", 10),
+    ("steps", "steps", 8),
+    ("computed", "tokens", 10),
+    ("from cache", "cached_tokens", 12),
     ("recomputed", "recomputed_tokens", 12),
     ("preemptions", "preemptions", 13),
     ("evictions", "evictions", 11),
 )
-COLUMNS = ("waiting", "running", "in use", "num_tokens")
-"""The columns of the table that have bars; preemptions have a number alone. Blocks in use, not free ones: in
-another pool these differ from the start, when nothing has been decided yet."""
+"""Label, attribute of a `Summary`, width."""
+
+COLUMNS = ("prefill", "decode", "waiting", "running", "in_use")
+"""The columns of the table that have bars, where there is room; preemptions have a number alone."""
 
 STEP_WIDTH, COUNT_WIDTH, NUMBER_WIDTH = 8, 5, 4
+MIN_BAR = 3
+"""Cells that a bar needs to tell more than its number."""
+
 MAX_SETTINGS, MAX_SENTENCE = 2, 3
 """Lines that the settings that differ, and the first difference, may take."""
 
@@ -129,6 +134,7 @@ class CompareScreen(Modal[int | None]):
             *gap,
             _requests("steps to first token", "time_to_first_token", found, width, going_on),
             _requests("finished in step", "finish_step", found, width, going_on),
+            _times(found.a, found.b),
             *gap,
             *_head(width),
         ]
@@ -148,17 +154,17 @@ class CompareScreen(Modal[int | None]):
 
     def _totals(self, found: Comparison, width: int) -> list[Text]:
         """A line for each run, and how the second differs."""
-        name_width = min(40, width - sum(size for _, _, size in TOTALS) - 10)
+        name_width = min(40, width - sum(size for _, _, size in TOTALS))
         head = Text(" " * name_width, theme.style("dim"))
         for label, _, size in TOTALS:
             head.append(f"{label:>{size}}")
-        lines = [head.append(f"{'time':>9}")]
+        lines = [head]
         for number, summary in enumerate((found.a, found.b)):
             line = Text.assemble(" ", _run(number), f" {self.names[number]}")
             line.truncate(name_width, overflow="ellipsis", pad=True)
             for _, name, size in TOTALS:
                 line.append(f"{getattr(summary, name):>{size},}")
-            lines.append(line.append(f"{_time(summary.total_ms):>9}"))
+            lines.append(line)
         whole = all(trace.complete for trace in self.traces)
         return [*lines, _differences(found.a, found.b, name_width) if whole else Text()]
 
@@ -176,10 +182,8 @@ class CompareScreen(Modal[int | None]):
         for name in COLUMNS:
             for step, other in ((row.a, row.b), (row.b, row.a)):
                 line.append_text(_cell(name, step, other, self._most[name], size))
-        before = self.comparison.rows[number - 1] if number else None
-        for step, last in ((row.a, before and before.a), (row.b, before and before.b)):
-            count = step.preemptions - (last.preemptions if last else 0) if step else 0
-            line.append(f"{_short(count) if count else '·':>{COUNT_WIDTH}}" if step else "")
+        for step in (row.a, row.b):
+            line.append(f"{_short(step.preemptions) if step else '':>{COUNT_WIDTH}}")
         return line
 
     def on_rows_taken(self, message: Rows.Taken) -> None:
@@ -237,11 +241,17 @@ def _value(value: Any) -> str:
 
 def _differences(a: Summary, b: Summary, name_width: int) -> Text:
     """How the second run's totals differ from the first's."""
-    line = Text(f"{'':>5}{'2 against 1':<{name_width - 5}}", theme.style("dim"))
+    line = Text(f"{' 2 against 1':<{name_width}}", theme.style("dim"))
     for _, name, size in TOTALS:
         less = getattr(b, name) - getattr(a, name)
         line.append(f"{f'{less:+,}' if less else '=':>{size}}", "bold" if less else "")
     return line
+
+
+def _times(a: Summary, b: Summary) -> Text:
+    """How long both runs took, and that this is no result."""
+    times = f"{_time(a.total_ms)}, {_time(b.total_ms)}: {TIMES_VARY}"
+    return Text(f" {'time':<22}{times}", theme.style("dim"))
 
 
 def _time(ms: float) -> str:
@@ -279,7 +289,7 @@ def _request(seq_id: str, a: int | None, b: int | None) -> Text:
 
 
 def _cell_width(width: int) -> int:
-    return max(NUMBER_WIDTH + 3, (width - STEP_WIDTH - 2 * COUNT_WIDTH) // (2 * len(COLUMNS)))
+    return max(NUMBER_WIDTH + 2, (width - STEP_WIDTH - 2 * COUNT_WIDTH) // (2 * len(COLUMNS)))
 
 
 def _head(width: int) -> list[Text]:
@@ -287,7 +297,7 @@ def _head(width: int) -> list[Text]:
     size = _cell_width(width)
     names, runs = Text(f"{'step':>8}", theme.style("dim")), Text(" " * STEP_WIDTH)
     for name in COLUMNS:
-        names.append(f"{name:^{2 * size}}")
+        names.append(f"{name.replace('_', ' '):^{2 * size}}")
         for number in range(2):
             runs.append(" " * (NUMBER_WIDTH - 2)).append_text(_run(number))
             runs.append(" " * (size - NUMBER_WIDTH - 1))
@@ -300,38 +310,31 @@ def _head(width: int) -> list[Text]:
 def _most(rows: list[Row], name: str) -> int:
     """What a full bar of a column means: the pool for blocks, else the largest number in both runs."""
     steps = [step for row in rows for step in (row.a, row.b) if step]
-    if name == "in use":
-        return max((step.total for step in steps), default=0) or 1
-    return max((abs(_number(step, name)) for step in steps), default=0) or 1
-
-
-def _number(step: StepRow, name: str) -> int:
-    number: int = step.total - step.free if name == "in use" else getattr(step, name)
-    return number
+    amount = "total" if name == "in_use" else name
+    return max((getattr(step, amount) for step in steps), default=0) or 1
 
 
 def _cell(name: str, step: StepRow | None, other: StepRow | None, most: int, size: int) -> Text:
-    """A number and its bar; bold where the other run has another."""
+    """A number and its bar, if there is room for one; bold where the other run has another."""
     if step is None:
         return Text(" " * size)
-    value = _number(step, name)
-    differs = other is not None and _number(other, name) != value
+    value = getattr(step, name)
+    differs = other is not None and getattr(other, name) != value
     cell = Text(f"{_short(value):>{NUMBER_WIDTH}} ", Style(bold=differs))
     room = size - NUMBER_WIDTH - 1
-    halves = max(1, min(2 * room, round(2 * room * abs(value) / most))) if value else 0
+    if room < MIN_BAR:
+        return cell.append(" " * room)
+    halves = max(1, min(2 * room, round(2 * room * value / most))) if value else 0
     half = "" if halves % 2 == 0 else "#" if theme.is_ascii() else "▌"
-    return cell.append(f"{'█' * (halves // 2) + half:<{room}}", _bar_style(name, value))
+    style = theme.style(name if name in ("prefill", "decode") else "dim")
+    return cell.append(f"{'█' * (halves // 2) + half:<{room}}", style)
 
 
 def _short(value: int) -> str:
-    """A number in four characters."""
+    """A number in four characters; a dot for none, so that what there is stands out."""
+    if not value:
+        return "·"
     for unit, size in (("", 1), ("k", 1_000), ("M", 1_000_000)):
         if abs(value) < 1_000 * size:
-            return f"{value // size if value >= 0 else -(-value // size)}{unit}"
+            return f"{value // size}{unit}"
     return "huge"
-
-
-def _bar_style(name: str, value: int) -> Style:
-    if name == "num_tokens":
-        return theme.style("prefill" if value > 0 else "decode")
-    return theme.style("dim")
