@@ -9,10 +9,11 @@ from apps import NARROW, RECORDED, WIDE, at, live, own_folders, replay, with_lin
 from screen import lines, pane, press, settle, text
 from textual.events import Key
 from tourvllm.tour.lessons import Progress
-from tourvllm.tour.reader import read_trace
+from tourvllm.tour.reader import open_trace, read_trace
 
 from tourvllm.tui import theme
 from tourvllm.tui.app import TourApp
+from tourvllm.tui.ask import AskScreen
 from tourvllm.tui.bars import Bar
 from tourvllm.tui.breakpoints import BreakpointEntry
 from tourvllm.tui.config import Config, config_path, read_config
@@ -221,7 +222,22 @@ async def test_find_goes_from_one_place_to_the_next():
         assert at(app)[1] > first
         await press(pilot, ["/"])
         await write(pilot, "no such thing")
-        assert "'no such thing' is nowhere after this" in lines(app)[-1]
+        assert "'no such thing' is nowhere in what is recorded." in lines(app)[-1]
+
+
+async def test_find_goes_on_at_the_start_after_the_last_place():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["home", "/"])
+        await write(pilot, "needed_by")
+        only = at(app)
+        assert "is only here" not in lines(app)[-1]
+        await press(pilot, ["/", "enter"])
+        assert "is only here." in lines(app)[-1]
+        assert at(app) == only
+        await press(pilot, ["end", "/", "enter"])
+        assert "from the start again" in lines(app)[-1]
+        assert at(app) == only
 
 
 async def test_what_was_said_of_a_key_goes_with_the_next_one():
@@ -230,7 +246,7 @@ async def test_what_was_said_of_a_key_goes_with_the_next_one():
         await press(pilot, "n")
         for follows in (["x", "A", "enter"], ["z"], ["tab"], ["r", "escape"], ["escape"]):
             await press(pilot, ["/", *"zzz", "enter"])
-            assert "'zzz' is nowhere after this." in lines(app)[-1]
+            assert "'zzz' is nowhere in what is recorded." in lines(app)[-1]
             await press(pilot, follows)
             assert "zzz" not in text(app)
         await press(pilot, ["/", *"zzz", "enter"])
@@ -363,6 +379,65 @@ async def test_jumps_do_not_ask_and_a_skipped_question_is_not_asked_again(tmp_pa
         await press(pilot, ["home", "n", "n", "n", "n", "n"])
         assert app.in_front
         assert at(app)[0] == 5
+
+
+async def peeks(pilot, app, keys, step):
+    """Type `keys` into the prompt of `:` and wait until `step` is on the screen behind it."""
+    await press(pilot, keys)
+    for _ in range(100):
+        if at(app)[0] == step:
+            break
+        await pilot.pause(0.02)
+    assert at(app)[0] == step
+    assert f" step {step} " in lines(app)[0]
+
+
+async def test_the_step_that_is_typed_shows_at_once_and_enter_stays_there():
+    app, other = replay(), replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await peeks(pilot, app, [":", "1"], 1)
+        assert "go to step: 1" in lines(app)[-1]
+        await peeks(pilot, app, ["7"], 17)
+        await press(pilot, ["enter"])
+        assert app.in_front
+        assert at(app)[0] == 17
+        shown = lines(app)
+        await press(pilot, ["n", "p"])
+        assert lines(app) == shown
+    async with other.run_test(size=WIDE) as pilot:
+        await press(pilot, [":"])
+        other.post_message(Key("1", "1"))
+        await press(pilot, ["7", "enter"])
+        assert lines(other) == shown
+
+
+async def test_escape_goes_back_to_the_stop_where_a_step_was_typed():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["n", "n", "s", "s"])
+        place, shown = at(app), lines(app)
+        await peeks(pilot, app, [":", "3"], 3)
+        await peeks(pilot, app, ["0"], 30)
+        await press(pilot, ["escape"])
+        assert (at(app), lines(app)) == (place, shown)
+        await peeks(pilot, app, [":", "9"], 9)
+        await press(pilot, ["9", "enter"])
+        assert at(app) == place
+        assert "There is no step 99" in lines(app)[-1]
+
+
+async def test_a_step_that_is_merely_seen_while_typing_does_not_end_a_lesson():
+    app = replay()
+    app.progress = Progress()
+    async with app.run_test(size=WIDE) as pilot:
+        last = app.session.trace.steps[-1].number
+        await peeks(pilot, app, [":", *str(last)], last)
+        assert not Progress().of("kv_pressure").done
+        await press(pilot, ["escape"])
+        assert not Progress().of("kv_pressure").done
+        await peeks(pilot, app, [":", *str(last)], last)
+        await press(pilot, ["enter"])
+    assert Progress().of("kv_pressure").done
 
 
 async def test_playing_stops_at_a_question(tmp_path):
@@ -723,6 +798,48 @@ async def test_a_line_typed_faster_than_the_prompt_opens_is_taken_whole():
         await pilot.pause(0.2)
         assert app.in_front
         assert at(app)[0] == 30
+
+
+def test_n_ends_at_a_step_s_end_also_while_the_trace_is_still_read(monkeypatch):
+    monkeypatch.setattr("tourvllm.tour.reader.FIRST_LOOK", 0)
+    monkeypatch.setattr("tourvllm.tour.storage._PACKED_PIECE", 1 << 9)
+    session = Session(open_trace(RECORDED))
+    steps = []
+    for _ in range(37):
+        session.do(session.next_step)
+        steps.append(session.cursor.step.number)
+        assert session.cursor.at_step_end or session.cursor.at_end
+    assert steps == [*range(1, 37), 36]
+    assert not session.reading
+
+
+async def test_keys_that_come_faster_than_the_screen_is_drawn_are_drawn_together(monkeypatch):
+    app, shown = replay(), []
+    show = app.show
+    monkeypatch.setattr(app, "show", lambda: shown.append(at(app)) or show())
+    async with app.run_test(size=WIDE) as pilot:
+        start = at(app)[1]
+        shown.clear()
+        for _ in range(400):
+            app.post_message(Key("s", "s"))
+        await settle(pilot)
+        await pilot.pause(0.2)
+        assert at(app)[1] == start + 400
+        assert shown[-1] == at(app)
+        assert len(shown) < 200
+        drawn = lines(app)
+        await press(pilot, ["S", "s"])
+        assert lines(app) == drawn
+
+
+async def test_a_question_is_put_however_fast_the_keys_come(tmp_path):
+    app = replay(with_lines(tmp_path / "asks.tvllm.jsonl", ASK))
+    async with app.run_test(size=WIDE) as pilot:
+        for _ in range(30):
+            app.post_message(Key("n", "n"))
+        await settle(pilot)
+        assert isinstance(app.screen, AskScreen)
+        assert at(app)[1] == ASK["i"] - 1
 
 
 async def test_a_key_right_after_a_prompt_s_enter_or_escape_is_not_lost_in_its_line():

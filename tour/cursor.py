@@ -133,19 +133,26 @@ class Cursor:
         finally:
             self._here.walk(self.trace, here)
 
+    def is_near(self, position: int) -> bool:
+        """Whether the way to `position` is short, from here or from a place that is kept."""
+        return _is_near(self._places(), position)
+
     def sees(self, position: int) -> bool:
         """Whether `look_back` to `position` costs little."""
         place = min(self._places(), key=lambda place: place.way_to(position))
         way_back = place.position - position if place is self._here else 0
         return place.way_to(position) <= NEAR and way_back <= 2 * NEAR
 
-    def seek(self, position: int) -> None:
-        """Go to `position`, clamped to what is recorded. Raises TraceError where an event does not apply."""
+    def seek(self, position: int, keep: bool = True) -> None:
+        """Go to `position`, clamped to what is recorded. Raises TraceError where an event does not apply.
+
+        keep: after a far jump, the place that is left is kept for a while, so that the way back is short.
+        """
         target = max(0, min(position, len(self.trace)))
         if self._here.way_to(target) <= NEAR:
             self._here.walk(self.trace, target)
             return
-        self._go_to(self._best_start(target))
+        self._go_to(self._best_start(target), keep)
         self._here.walk(self.trace, target)
         self._has_grown()
         if len(self._left) > _LEFT + 1:
@@ -217,13 +224,14 @@ class Cursor:
     def _load(self, start: int) -> _Place:
         return _Place(start, self.trace.keyframe(start))
 
-    def _go_to(self, place: _Place) -> None:
-        """Be at another place; the one that is left is kept."""
+    def _go_to(self, place: _Place, keep: bool) -> None:
+        """Be at another place."""
         if place is self._here:
             return
         self._ready = {name: ready for name, ready in self._ready.items() if ready is not place}
         self._left = [left for left in self._left if left is not place]
-        self._left.append(self._here)
+        if keep:
+            self._left.append(self._here)
         self._here = place
 
     def _forget(self) -> None:

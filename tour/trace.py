@@ -111,6 +111,11 @@ class Step:
     end: int
     facts: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is recorded to its end."""
+        return self.facts.get("when") == "end"
+
 
 @dataclass(frozen=True)
 class Mark:

@@ -16,20 +16,16 @@ class Ahead:
 
     def __init__(self, session: Driver) -> None:
         self._session = session
-        self._expected: int | None = None
+        self.expected: int | None = None
+        """Where the reader may want to go next: the end of a step that is typed."""
         self._near: Iterator[None] = iter(())
         self._far: Iterator[None] | None = None
         self._begun: tuple[object, ...] = ()
         self._begun_far: tuple[object, ...] = ()
 
-    @property
-    def expects(self) -> bool:
-        """Whether a step is typed that the reader may want to go to."""
-        return self._expected is not None
-
     def expect(self, position: int | None) -> None:
         """The reader may want to go to `position` next; None: nothing is typed any more."""
-        self._expected = position
+        self.expected = position
         if position is not None:
             self._far = None
 
@@ -41,12 +37,13 @@ class Ahead:
         """
         until = time.monotonic() + seconds
         session = self._session
-        wanted = session.place().position, len(session.trace), self._expected, *session.watches
+        wanted = session.place().position, len(session.trace), self.expected, *session.watches
         if wanted != self._begun:
             self._begun, self._near = wanted, self._near_ways()
         if self._far is None and wanted != self._begun_far:
             self._begun_far, self._far = wanted, self._far_ways()
-        for ways in (self._near, self._far or ()):
+        ways_on = self._near, self._far or ()
+        for ways in ways_on if self.expected is None else reversed(ways_on):
             with suppress(Exception):  # a stranger's trace may hold anything; going there will tell
                 for _ in ways:
                     if time.monotonic() > until:
@@ -66,7 +63,7 @@ class Ahead:
             trace.decode_ahead(cursor.position, following.end)
 
     def _far_ways(self) -> Iterator[None]:
-        cursor, trace, expected = self._session.place(), self._session.trace, self._expected
+        cursor, trace, expected = self._session.place(), self._session.trace, self.expected
         if expected is not None:
             step = trace.step_at(expected)
             yield from cursor.prepare(expected)

@@ -39,6 +39,9 @@ PAINTED = 0.02
 
 PAUSE = 0.001
 
+UNSEEN = 0.1
+"""Seconds for which keys that come faster than the screen is drawn may go on without a picture."""
+
 LONG_QUIET = 2.0
 """Seconds without a key after which somebody reads."""
 
@@ -151,10 +154,14 @@ class TourApp(Dialogs):
         painted = time.monotonic() - max(self._key_at, self._shown_at) > PAINTED
         busy = session.cursor is None or session.reading or session.busy or self._dirty
         idle = painted and not busy
-        seconds = PREPARE_TYPED_SECONDS if session.ahead.expects else PREPARE_SECONDS
+        typed = session.ahead.expected is not None
+        seconds = PREPARE_TYPED_SECONDS if typed else PREPARE_SECONDS
         self._preparing = idle and session.ahead.prepare(seconds)
         if self._preparing:
             asyncio.get_running_loop().call_later(PAUSE, self._prepare)
+        elif idle and typed and session.peek():
+            super().show()
+            self._shown_at = time.monotonic()
 
     def show(self) -> None:
         """Draw, and put the question that the walk has come to."""
@@ -170,6 +177,9 @@ class TourApp(Dialogs):
         """Move the session."""
         self._key_at = time.monotonic()
         self.session.do(action)
+        fresh = self._key_at - self._shown_at < UNSEEN
+        if self.message_queue_size and fresh and not self.session.pending_ask:
+            return  # the next key is there already: it is shown soon
         if not self.session.busy:
             self.show()
 

@@ -32,7 +32,7 @@ def status_line(session: Session, view: View | None, playing: str, narrow: bool 
     if view.step and view.event:
         count = view.step.end - view.step.start
         growing = session.busy or (
-            session.live and not session.ended and view.step.facts.get("when") != "end"
+            session.live and not session.ended and not view.step.is_whole
         )
         line.append(f"step {view.step.number}  ", style=BOLD)
         if not crowded:

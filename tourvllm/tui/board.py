@@ -126,10 +126,11 @@ class Board(App[None]):
         self._dirty = True
         if not self.session.busy and not self._refresh_queued:
             self._refresh_queued = True
-            self.call_next(self._show_news)
+            self.call_later(self._show_news)  # after the keys that have come already
 
     def _show_news(self) -> None:
         """Show what is new, unless a key has shown it meanwhile."""
+        self._refresh_queued = False
         if self._dirty:
             self.show()
 

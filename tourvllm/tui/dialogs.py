@@ -64,13 +64,15 @@ class Dialogs(Board):
         """A dialog opens: nothing moves under it."""
         raise NotImplementedError
 
-    def prompt(self, prompt: PromptScreen, then: Done) -> None:
-        """Let a line be typed, then go on with it."""
+    def prompt(self, prompt: PromptScreen, then: Done, left: Move = lambda: None) -> None:
+        """Let a line be typed, then go on with it; `left` if there is none."""
 
         def typed(text: str | None) -> None:
             self.queue_refresh()  # for what does not show itself
             if text is not None:
                 then(text)
+            else:
+                left()
 
         self.stop_playing()
         self.push_screen(prompt, typed)
@@ -78,14 +80,21 @@ class Dialogs(Board):
     # Going somewhere
 
     def action_go_to(self) -> None:
-        """Ask for a step's number."""
+        """Ask for a step's number; the step is shown behind the question as soon as it is found."""
         if self.ready():
-            prompt = PromptScreen("go to step:", check=_step_problem, typing=self._expect)
-            self.prompt(prompt, lambda text: self.move(partial(self.session.go_to_step, int(text))))
+            hint = "The step shows as you type   Enter stays there, Escape goes back"
+            prompt = PromptScreen("go to step:", "", hint, _step_problem, typing=self._expect)
+            self.prompt(prompt, self._go_to, self.session.peek_no_more)
 
     def _expect(self, text: str) -> None:
         if not _step_problem(text):
             self.session.expect_step(int(text))
+
+    def _go_to(self, text: str) -> None:
+        if self.session.stay(int(text)):
+            self._dirty = False  # it is on the screen already
+        else:
+            self.move(partial(self.session.go_to_step, int(text)))
 
     def action_find(self) -> None:
         """Ask for a text, and go to the next stop that has to do with it."""

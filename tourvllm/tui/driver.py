@@ -74,7 +74,7 @@ class Driver:
     @property
     def can_drive(self) -> bool:
         """Whether the engine can go on from the recorded end."""
-        if self.steps and self.trace.steps and self.trace.steps[-1].facts.get("when") == "end":
+        if self.steps and self.trace.steps and self.trace.steps[-1].is_whole:
             return self.live and not self.ended and self.trace.steps[-1].number < self.steps
         return self.live and not self.ended
 

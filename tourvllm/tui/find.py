@@ -11,11 +11,20 @@ SLICE = 32
 
 
 def next_text(trace: Trace, after: int, text: str) -> Generator[None, None, int | None]:
-    """The position after the next event whose stop, facts, reason or notes hold `text`, in any case of letters."""
-    sought = text.casefold()
+    """The position after the next event whose stop, facts, reason or notes hold `text`, in any case of letters.
+
+    With none to the end, the search goes on at the start.
+    """
+    found = yield from _first_between(trace, after, len(trace), text.casefold())
+    return found or (yield from _first_between(trace, 0, after, text.casefold()))
+
+
+def _first_between(
+    trace: Trace, after: int, last: int, sought: str
+) -> Generator[None, None, int | None]:
     cursor = Cursor(trace)
     cursor.seek(after)
-    while not cursor.at_end:
+    while cursor.position < last:
         cursor.seek(cursor.position + 1)
         event = cursor.event
         if event and sought in _said(event, cursor, trace).casefold():

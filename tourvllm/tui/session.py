@@ -15,7 +15,7 @@ from ..tour.errors import TourError, TraceError
 from ..tour.expressions import names
 from ..tour.lessons import Score
 from ..tour.stops import STOPS
-from ..tour.trace import Ask, Trace
+from ..tour.trace import Ask, Step, Trace
 from ..tour.triggers import search
 from . import breakpoints, find
 from .ahead import Ahead
@@ -44,6 +44,7 @@ class Session(Driver):
         self._forward = False
         self._waiting: deque[Callable[[], None]] = deque()
         self._ids: set[str] = set()
+        self._came_from: int | None = None
         self.ahead = Ahead(self)
         super().__init__(trace, link, steps, path)
         if self.cursor is not None:
@@ -96,9 +97,39 @@ class Session(Driver):
         self.message = self.trace.problem or Bookmarks(self.trace).load() or self.message
         return True
 
+    # A step is typed
+
     def expect_step(self, number: int) -> None:
         """The reader may want to go to step `number` next."""
         self.ahead.expect(self._end_of(number))
+
+    def peek(self) -> bool:
+        """Be at the expected step already, if the way there is short. Whether there is something new to show."""
+        cursor, position = self.place(), self.ahead.expected
+        if position is None or position == cursor.position or not cursor.is_near(position):
+            return False
+        first = self._came_from is None
+        if first:
+            self._came_from = cursor.position
+        cursor.seek(position, keep=first)  # what is kept is where the reader came from
+        return True
+
+    def stay(self, number: int) -> bool:
+        """Be at step `number` for good. False if the reader does not see it yet: then go there."""
+        cursor = self.place()
+        seen = self._came_from is not None and cursor.at_step_end
+        if not seen or cursor.position != self._end_of(number):
+            return False
+        self.ahead.expect(None)
+        self._came_from = None
+        return True
+
+    def peek_no_more(self) -> None:
+        """Be where the reader was before a step was typed."""
+        self.ahead.expect(None)
+        if self._came_from is not None:
+            self.place().seek(self._came_from)
+        self._came_from = None
 
     def _end_of(self, number: int) -> int | None:
         """The position after step `number`; the last one, should a trace have several."""
@@ -132,12 +163,21 @@ class Session(Driver):
 
     def next_step(self) -> None:
         """To the end of the next step."""
-        cursor = self.place()
-        step = self.trace.step_at(cursor.position + 1)
-        if cursor.at_end or (step and step.facts.get("when") != "end" and self.can_drive):
+        step = self._step_ahead()
+        if self.place().at_end or (step and not step.is_whole and self.can_drive):
             self._go_on({"until": "step"})
         else:
             self.advance(step.end if step else len(self.trace))
+
+    def _step_ahead(self) -> Step | None:
+        """The next step. Where its file is still being read, that goes on to its end, if that is not far."""
+        here, until = self.place().position, time.monotonic() + FIRST_LOOK
+        while True:
+            step = self.trace.step_at(here + 1) if here < len(self.trace) else None
+            whole = step is not None and step.is_whole
+            if whole or not self.reading or time.monotonic() > until:
+                return step
+            self.read_on(0)
 
     def play_step(self) -> None:
         """To the end of the next step, or to a breakpoint before it."""
@@ -146,7 +186,7 @@ class Session(Driver):
         if cursor.at_end:
             self._go_on(goal)
             return
-        step = self.trace.step_at(cursor.position + 1)
+        step = self._step_ahead()
         target = step.end if step else len(self.trace)
 
         def arrived(hit: str | None) -> None:
@@ -237,8 +277,11 @@ class Session(Driver):
         """To the end of step `number`: if it is not recorded yet, a live engine runs there."""
         last = self.trace.steps[-1].number if self.trace.steps else 0
         end = self._end_of(number)
-        if end is not None:
+        if end is None:
+            self.peek_no_more()
+        else:
             self.place().seek(end)
+            self._came_from = None
         ahead = number > last or (number == last and not self.place().at_step_end)
         if ahead and self.can_drive:
             self.place().seek(len(self.trace))
@@ -285,18 +328,21 @@ class Session(Driver):
         self._look(steps, self._breakpoint_behind)
 
     def find_text(self, text: str) -> None:
-        """On to the next recorded stop that has to do with `text`."""
+        """On to the next recorded stop that has to do with `text`; after the last one, to the first."""
+        here = self.place().position
 
         def found(position: int | None) -> None:
             if position is None:
-                self.message = f"{text!r} is nowhere after this" + (
-                    " in what is recorded." if self.can_drive else "."
-                )
+                so_far = "read so far" if self.reading else "recorded"
+                self.message = f"{text!r} is nowhere in what is {so_far}."
+            elif position == here:
+                self.message = f"{text!r} is only here."
             else:
                 self.place().seek(position)
-                self.message = f"Found {text!r}. / and Enter: the next one."
+                again = ", from the start again" if position < here else ""
+                self.message = f"Found {text!r}{again}. / and Enter: the next one."
 
-        self._look(find.next_text(self.trace, self.place().position, text), found)
+        self._look(find.next_text(self.trace, here, text), found)
 
     def _say_broken(self) -> bool:
         """Whether a breakpoint that is on cannot be evaluated here: then it says so."""

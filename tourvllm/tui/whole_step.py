@@ -81,7 +81,7 @@ _known: WeakKeyDictionary[Trace, dict[int, WholeStep]] = WeakKeyDictionary()
 
 def whole_step(trace: Trace, step: Step | None) -> WholeStep | None:
     """What is known of `step`; None for one that is not recorded to its end."""
-    if step is None or step.facts.get("when") != "end":
+    if step is None or not step.is_whole:
         return None
     known = _known.setdefault(trace, {})
     if step.start not in known:
