@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tourvllm.engine.llm_engine import RequestOutput
+from tourvllm.tour.compare import Tally
 from tourvllm.tour.cursor import Cursor
 from tourvllm.tour.errors import UnknownNameError
 from tourvllm.tour.expressions import evaluate, names
@@ -401,6 +402,33 @@ def test_mixed_lengths_fills_each_place_as_soon_as_it_is_free():
     written = {output.request_id: len(output.token_ids) for output in run.outputs}
     static = max(written[seq] for seq in "ABC") + max(written[seq] for seq in "DEF")
     assert (max(written[seq] for seq in "ABC"), static) == (32, 54)
+
+
+def test_config_sweep_runs_into_each_of_its_limits_and_a_sweep_tells_what_they_are_worth():
+    run = recorded("config_sweep")
+    waits = [(facts["step"], facts["seqs"][0], facts["cause"]) for facts in run.facts("wait")]
+    assert waits[0] == (1, "C", "token_budget")
+    assert (3, "E", "max_num_seqs") in waits
+    first = next(wait for wait in waits if wait[2] == "no_free_blocks")
+    assert first[1] == "D"
+    assert run.facts("prepare_prefill")[0]["num_tokens"] == 24
+    free = [facts["free"] for facts in run.facts("step") if facts["when"] == "end"]
+    assert (free[1], step_tokens(run)[2]) == (20 - 13, -4)
+    assert [facts["seq"] for facts in run.facts("preempt")] == ["D", "D", "H"]
+    assert run.facts("preempt")[2]["needed_by"] == "E"
+    back = next(f for f in run.facts("admit") if f["preemptions"] == 1)
+    assert (back["num_scheduled_tokens"], back["num_recomputed_tokens"]) == (19, 18)
+    file = bundled("config_sweep")
+    told = {}
+    for blocks, seqs in ((20, 4), (64, 4), (20, 8), (64, 8)):
+        settings = {"engine.num_blocks": blocks, "engine.max_num_seqs": seqs}
+        other, tally = Run(make_plan(file.name, file.text, settings), []), Tally()
+        other.listeners.append(tally.add)
+        other.run()
+        told[blocks, seqs] = (tally.summary.steps, tally.summary.preemptions)
+        if (blocks, seqs) == (20, 4):
+            assert (tally.summary.tokens, tally.summary.recomputed_tokens) == (257, 55)
+    assert told == {(20, 4): (47, 3), (64, 4): (37, 0), (20, 8): (44, 6), (64, 8): (20, 0)}
 
 
 def test_prefix_sharing_shares_full_equal_beginnings_only():

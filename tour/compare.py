@@ -20,8 +20,8 @@ class Summary:
     tokens: computed by the model, prompts and decodes. cached_tokens: found in the prefix cache instead, also by
     a request that comes back after a preemption. recomputed_tokens: those of `tokens` that had been computed
     before, and were lost to a preemption. time_to_first_token: request -> engine steps from its arrival to its
-    first token, that step included. finish_step: request -> the step in which it ended. total_ms: of all steps;
-    it differs from run to run, and is no result.
+    first token, that step included. finish_step: request -> the step in which it ended. most_blocks: in use at a
+    step's end. total_ms: of all steps; it differs from run to run, and is no result.
     """
 
     steps: int = 0
@@ -31,6 +31,7 @@ class Summary:
     preemptions: int = 0
     evictions: int = 0
     recomputed_tokens: int = 0
+    most_blocks: int = 0
     time_to_first_token: dict[str, int] = field(default_factory=dict)
     finish_step: dict[str, int] = field(default_factory=dict)
     total_ms: float = 0.0
@@ -84,7 +85,7 @@ def compare(a: Trace, b: Trace) -> Comparison:
     A decision that differs (who is admitted, who is preempted, which block, which token) goes before a number
     that only follows from the settings. Raises TraceError where an event cannot be read.
     """
-    tallies = _Tally(), _Tally()
+    tallies = Tally(), Tally()
     first = FirstDifference()
     for index in range(max(len(a), len(b))):
         one, other = (trace.event(index) if index < len(trace) else None for trace in (a, b))
@@ -166,7 +167,7 @@ def _step_rows(trace: Trace) -> dict[int, StepRow]:
     return rows
 
 
-class _Tally:
+class Tally:
     """Counts one run's events into its summary."""
 
     def __init__(self) -> None:
@@ -194,6 +195,8 @@ class _Tally:
             return
         self.summary.steps += 1
         self.summary.tokens += abs(whole(event.facts.get("num_tokens")))
+        in_use = whole(event.facts.get("total")) - whole(event.facts.get("free"))
+        self.summary.most_blocks = max(self.summary.most_blocks, in_use)
         if self._began is not None:
             self.summary.total_ms += max(0, event.t - self._began) / 1e6
 

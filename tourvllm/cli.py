@@ -196,6 +196,30 @@ def replay(file: Path, plain: bool, watches: tuple[str, ...]) -> None:
     sys.exit(run_replay(_read(file, whole=False), file, watches))
 
 
+@main.command()
+@click.argument("scenario")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=V1,V2,...",
+    help="Values that a setting takes in turn: engine.num_blocks=16,24,48. Repeatable: all combinations are run.",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Write CSV.")
+def sweep(scenario: str, changes: tuple[str, ...], as_csv: bool) -> None:
+    """Run SCENARIO under several settings, and print what each run came to."""
+    from .plan import Plan, make_plan
+    from .scenarios_folder import find_scenario
+    from .sweep import sweep as run_all
+
+    file = find_scenario(scenario)
+
+    def plan(settings: dict[str, Any]) -> Plan:
+        return make_plan(file.name, file.text, settings, file.where)
+
+    run_all(plan, _settings(changes, several=True), as_csv)
+
+
 @main.command(name="list")
 def list_() -> None:
     """List the scenarios that ship with tourvllm."""
@@ -283,7 +307,8 @@ def doctor() -> None:
     sys.exit(0 if well else 1)
 
 
-def _settings(changes: tuple[str, ...]) -> dict[str, Any]:
+def _settings(changes: tuple[str, ...], several: bool = False) -> dict[str, Any]:
+    """Setting -> its value; if `several`, the list of them."""
     settings: dict[str, Any] = {}
     for change in changes:
         key, equals, value = change.partition("=")
@@ -296,7 +321,7 @@ def _settings(changes: tuple[str, ...]) -> dict[str, Any]:
                 f"--set {change}: there is no setting {key.strip()}: did you mean {table}.{key.strip()}?"
             )
         try:
-            settings[key.strip()] = yaml.safe_load(value)
+            settings[key.strip()] = yaml.safe_load(f"[{value}]" if several else value)
         except (yaml.YAMLError, RecursionError, *ODD_YAML) as error:
             raise UsageError(f"--set {change}: the value cannot be read") from error
     return settings

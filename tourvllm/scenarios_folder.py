@@ -29,6 +29,7 @@ FIRST = (
     "batch_scaling",
     "input_length",
     "generation_length",
+    "config_sweep",
 )
 
 
