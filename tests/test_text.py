@@ -6,6 +6,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from tourvllm.tour.text import line, printable, token
 
 
@@ -21,7 +22,8 @@ from tourvllm.tour.text import line, printable, token
         ("\u2028", "\ufffd"),
         ("\ud800", "\ufffd"),
         ("é 中 😀", "é 中 😀"),
-        ("👩\u200d🚀", "👩\u200d🚀"),
+        ("👩\u200d🚀 ❤\ufe0f", "👩\ufffd🚀 ❤\ufffd"),
+        ("می\u200cخواهم", "می\u200cخواهم"),
         ("\ufeff", "\ufffd"),
     ],
 )
@@ -32,7 +34,11 @@ def test_printable(text, shown):
 def test_tokens_show_their_spaces_and_lines_stay_one():
     assert token(" the") == '" the"'
     assert token("\n\n\t") == '"⏎⏎⇥"'
+    assert token('"') == "'\"'"
+    assert token(' "yes" ') == "' \"yes\" '"
+    assert token("\"'") == '""\'"'
     assert line("one\r\ntwo\nthree") == "one⏎two⏎three"
+    assert line("👩\u200d🚀 ❤\ufe0f") == "👩🚀 ❤"
 
 
 @given(st.text(st.characters(codec=None)))
@@ -41,6 +47,12 @@ def test_no_text_keeps_a_character_that_acts(text):
         assert not any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in shown)
         assert len(shown.splitlines()) <= 1
         shown.encode()
+
+
+@given(st.text(st.sampled_from('a" 👩🚀❤漢🇩🇪🏽1\u20e3\u0301\u200c\u200d\ufe0f')), st.integers(0, 9))
+def test_a_text_is_as_wide_as_its_parts_wherever_it_is_split(text, at):
+    for shown in (printable(text), token(text), line(text)):
+        assert cell_len(shown) == cell_len(shown[:at]) + cell_len(shown[at:])
 
 
 def test_every_single_character_is_harmless():

@@ -39,11 +39,11 @@ SIGNS = (
         "tables",
     ),
     (
-        "length  stop",
+        "length limit  stop",
         "why it finished: as long as asked for; a token or text that ends it",
         "queues",
     ),
-    ("last 1/4", "its last block holds 1 token of 4", "tables"),
+    ("last block 1/4", "its last block holds 1 token of 4", "tables"),
     (
         "num_tokens",
         "of a step: positive for prompts, negative for decodes (nano-vllm)",

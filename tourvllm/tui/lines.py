@@ -32,7 +32,7 @@ def joined(parts: Iterable[Part]) -> Text:
     spans: list[Span] = []
     end = 0
     for text, style in parts:
-        if not text.isprintable():
+        if not (text.isascii() and text.isprintable()):
             text = printable(text)
         start, end = end, end + len(text)
         texts.append(text)
@@ -49,11 +49,13 @@ def width_of(parts: Iterable[Part]) -> int:
 def wrap(text: str, width: int, style: Style | str = "") -> list[Text]:
     """A paragraph broken into lines of at most `width` cells."""
     lines, row, used = [], "", 0
+    width = max(1, width)
     cells: Callable[[str], int] = len if text.isascii() else cell_len
     for word in text.split(" "):
         wide = cells(word)
-        if wide > width > 1:
-            *pieces, word = chop_cells(word, width)
+        if wide > width:
+            # rich begins with an empty piece where not even the first character fits
+            *pieces, word = filter(None, chop_cells(word, width))
             lines += [row] * bool(row) + pieces
             row, wide = "", cells(word)
         if row and used + 1 + wide > width:
@@ -62,6 +64,24 @@ def wrap(text: str, width: int, style: Style | str = "") -> list[Text]:
         else:
             row, used = (f"{row} {word}", used + 1 + wide) if row else (word, wide)
     return [Text(line, style=style) for line in [*lines, row]]
+
+
+def first_words(text: str, width: int) -> str:
+    """As many words from the beginning of a text as `width` cells hold, and an ellipsis."""
+    piece = text[: width - 1]
+    while cell_len(piece) > width - 1:
+        piece = piece[:-1]
+    end = piece.rfind(" ", len(piece) // 2) + 1
+    return piece[: end or None] + "…"
+
+
+def last_words(text: str, width: int) -> str:
+    """The same from the end, behind an ellipsis. A word longer than half of it is cut."""
+    piece = text[1 - width :]
+    while cell_len(piece) > width - 1:
+        piece = piece[1:]
+    start = piece.find(" ", 0, len(piece) // 2 + 1)
+    return "…" + piece[max(0, start) :]
 
 
 def drawn(line: Text, base: Style, console: Console) -> Strip:

@@ -20,6 +20,9 @@ LABEL = 15
 
 ROWS = ("cu_seqlens_q", "token", "position", "block*size+off", "slot_mapping")
 
+MORE_ROW = "position"
+"""Where how many tokens do not fit is told: its numbers are short, so that it costs no column."""
+
 EXPLAINED = "│ a request begins   █ computed before   ▒ computed in this step   · later"
 
 Column = dict[str, list[Part]]
@@ -110,11 +113,11 @@ class BatchPane(Pane):
         """One band of whole columns from token `number`; also the first token that did not fit."""
         total, first = len(batch["slot_mapping"]), number
         columns: list[Column] = []
-        room = width - LABEL - (10 if last else 6)
+        room = width - LABEL
         while number < total:
             column = _column(view, batch, number, number == first)
             wide = width_of(column["token"])
-            if wide > room and columns:
+            if wide + _behind(column, total - number - 1, total, last) > room and columns:
                 break
             room -= wide
             columns.append(column)
@@ -125,10 +128,22 @@ class BatchPane(Pane):
             line += [part for column in columns for part in column[row]]
             if row == "cu_seqlens_q" and number == total:
                 line.append(("│" + str(total), BOLD))
-            if row == "token" and last and number < total:
-                line.append((f" +{total - number} more", BOLD))
+            if row == MORE_ROW and last and number < total:
+                line[-1] = (_more(total - number), BOLD)
             lines.append(joined(line))
         return lines, number
+
+
+def _more(left: int) -> str:
+    return f" … {left} more"
+
+
+def _behind(column: Column, left: int, total: int, last: bool) -> int:
+    """The cells needed behind a column: for the ruler's end, or for how many are `left` if no band follows."""
+    if not left:
+        return len(f"│{total}")
+    filler, _ = column[MORE_ROW][-1]
+    return max(0, len(_more(left)) - len(filler)) if last else 0
 
 
 def _column(view: View, batch: dict[str, Any], number: int, leads: bool) -> Column:
@@ -242,7 +257,7 @@ def _no_batch(view: View) -> str:
     state = view.state
     if state["finished"] and not state["running"] and not state["waiting"]:
         return "No batch: every request has finished."
-    return "No batch yet: it is laid out when the scheduler has chosen (group 4)."
+    return "No batch yet: schedule chooses first. Press 4 to go to where it is laid out."
 
 
 def _plan(view: View, most: int) -> list[Text]:

@@ -23,6 +23,8 @@ def block_lines(view: View, block: int, width: int) -> list[Text]:
     lines = [_head(view, block, owners)]
     lines += _content(view, block, owners, width) if owners else []
     past = of_block(view.trace, view.position, block)
+    if len(past.events) > 1:
+        lines.append(Text("newest first:", theme.style("dim")))
     for event in past.events:
         lines.append(
             Text.assemble(

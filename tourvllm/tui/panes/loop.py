@@ -37,7 +37,9 @@ class LoopPane(Pane):
         current = group_of(stop)
         lines: list[Text] = []
         self.set_title(
-            "loop · how often this step came by, and what happens there" if self.zoomed else "loop"
+            "loop · how many times this step has come to each stop so far"
+            if self.zoomed
+            else "loop"
         )
         counts = _counts(view) if self.zoomed else Counter()
         self._here = None

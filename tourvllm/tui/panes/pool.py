@@ -1,21 +1,24 @@
 """The block pool."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import repeat
+from itertools import islice, repeat
 from operator import floordiv
+from string import ascii_lowercase
 from typing import Any, ClassVar
 
-from rich.cells import set_cell_size
+from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 
+from ...tour.text import printable
+from ...tour.trace import Trace
 from .. import theme
-from ..lines import BOLD, PLAIN
+from ..lines import BOLD, PLAIN, joined
 from ..pane import Kept, Pane, tint
 from ..view import View
 from .block import block_lines
@@ -64,6 +67,7 @@ class PoolPane(Pane):
         super().__init__(id)
         self._grid = Grid(1, 1, 1, 1)
         self._used: Kept[Counter[int]] = Kept()
+        self._signs = _Signs()
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
         blocks, told = view.state["blocks"], self._told(view, width)
@@ -71,12 +75,17 @@ class PoolPane(Pane):
         grid = self._grid = self._lay_out(blocks["total"], width, room)
         cell = f"{grid.blocks:,} blocks" if grid.blocks > 1 else "1 block"
         self.set_title(f"block pool · 1 cell = {cell}")
-        draw = self._exact if grid.blocks == 1 else self._shares
         free = (
             f"{len(blocks['free']):,} of {blocks['total']:,} free, {blocks['size']} tokens a block"
         )
-        foot = [Text(free, BOLD if view.freed_blocks else ""), _legend(grid.blocks == 1, width)]
-        return draw(view, grid) + foot + told
+        foot = Text(free, BOLD if view.freed_blocks else "")
+        if grid.blocks > 1:
+            rows = self._shares(view, grid)
+        else:
+            looks = _Looks(view, self._signs.of(view, grid.cell))
+            rows = self._exact(view, grid, looks)
+            foot = _with_names(foot, looks.names(), width)
+        return [*rows, foot, _legend(grid.blocks == 1, width), *told]
 
     def _told(self, view: View, width: int) -> list[Text]:
         """With room, who is handed out next, and the selected block in words; without one the lines stay empty."""
@@ -98,8 +107,7 @@ class PoolPane(Pane):
         per_row = max(1, room // 10 * 10 or room)
         return Grid(_round_up(-(-total // (per_row * rows))), per_row, 1, digits)
 
-    def _exact(self, view: View, grid: Grid) -> list[Text]:
-        looks = _Looks(view)
+    def _exact(self, view: View, grid: Grid, looks: "_Looks") -> list[Text]:
         total = view.state["blocks"]["total"]
         rows = []
         for start in range(0, total, grid.per_row):
@@ -206,25 +214,63 @@ def _legend(exact: bool, width: int) -> Text:
     )
 
 
+def _with_names(line: Text, names: Iterable[Text], width: int) -> Text:
+    """The line with whose sign is whose behind it, as far as there is room."""
+    for name in names:
+        if line.cell_len + 2 + name.cell_len + 2 > width:
+            return line.append(" …", PLAIN)
+        line = Text.assemble(line, ("  ", PLAIN), name)
+    return line
+
+
+class _Signs:
+    """What stands for each request in a cell: a letter of its id if no request shortly before it has the same.
+
+    Who is in the pool at one time came at about one time. Whatever comes later changes no sign.
+    """
+
+    def __init__(self) -> None:
+        self._made_of: tuple[Trace, int] | None = None
+        self._known: dict[str, str] = {}
+        self._recent: deque[str] = deque(maxlen=len(ascii_lowercase) - 1)
+
+    def of(self, view: View, cells: int) -> dict[str, str]:
+        """The signs of all who have arrived, of at most `cells` cells."""
+        if self._made_of != (view.trace, cells):
+            self._made_of, self._known = (view.trace, cells), {}
+            self._recent.clear()
+        for seq_id in islice(view.hues, len(self._known), None):
+            text = printable(seq_id).strip()
+            free = (
+                sign
+                for sign in (text[:1], text[-1:], *ascii_lowercase)
+                if sign not in self._recent and 0 < cell_len(sign) <= cells
+            )
+            self._known[seq_id] = sign = next(free)
+            self._recent.append(sign)
+        return self._known
+
+
 def _assemble(start: int, grid: Grid, cells: Iterable[Cell]) -> Text:
     """A row of cells; neighbours that look the same are one piece of text."""
     runs: list[Cell] = []
     for sign, style in cells:
         if grid.cell > 1:
-            runs += [(sign, style), (" ", Style())]
+            runs += [(sign, style), (" " * (grid.cell - cell_len(sign)), PLAIN)]
         elif runs and runs[-1][1] is style:
             runs[-1] = (runs[-1][0] + sign, style)
         else:
             runs.append((sign, style))
-    return Text.assemble((f"{start:>{grid.digits}} ", theme.style("dim")), *runs)
+    return joined([(f"{start:>{grid.digits}} ", theme.style("dim")), *runs])
 
 
 class _Looks:
     """The sign and style of each block; those that many blocks share are made once."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, signs: dict[str, str]) -> None:
         blocks = view.state["blocks"]
         self._view, self._owners, self._hashes = view, blocks["owners"], blocks["hash"]
+        self._signs = signs
         self._chosen, self._followed = view.selection.block, view.selection.seq
         self._moved = view.new_blocks | view.freed_blocks
         self._free = ("·", theme.style("dim")), (":", theme.style("dim"))
@@ -257,8 +303,17 @@ class _Looks:
     def _hold(self, owner: str, shared: bool) -> Cell:
         style = tint(self._view, owner)
         style += Style(bold=not self._view.faded(owner), underline=shared)
-        cell = self._held[owner, shared] = set_cell_size(owner, 1), style
+        cell = self._held[owner, shared] = self._signs.get(owner, "?"), style
         return cell
+
+    def names(self) -> list[Text]:
+        """`a=AB` of each owner among the drawn blocks whose id does not begin with its sign."""
+        signs = {owner: sign for (owner, _), (sign, _) in self._held.items()}
+        return [
+            joined([(sign, tint(self._view, owner)), (f"={owner}", PLAIN)])
+            for owner, sign in signs.items()
+            if not owner.startswith(sign)
+        ]
 
 
 def _share_styles(view: View, per_cell: int) -> dict[int, Style]:

@@ -1,8 +1,9 @@
 """The queues."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 
@@ -20,8 +21,19 @@ QUEUES = {
 }
 """Each queue with its order."""
 
-SHORTER = ((" blocks", ""), (" then", ""), (" of the budget, left", ", budget left"))
+SHORTER = (
+    (" blocks", ""),
+    (" then", ""),
+    (" of the budget, left", ", budget left"),
+    (" reached", ""),
+)
 """Words of a reason that would not fit, each with fewer words, in this order."""
+
+MOST_FINISHED = 2
+"""Lines of those who have finished: to look at more of them would decode requests that left long ago."""
+
+FINISHED = {"length": "length limit"}
+"""Why a request has finished, where the engine's word is too short to be understood."""
 
 COLUMNS = ("prompt", "answer", "computed", "now", "blocks", "preempted")
 """Numbers of a request, when the pane has the screen for itself."""
@@ -70,7 +82,9 @@ def _lines(view: View, queue: str, width: int, most: int) -> list[Text]:
     if queue == "waiting" and 0 < len(ids) <= most:
         cells = (_waiting(view, seq_id, width - indent) for seq_id in ids)
         return [joined([(" " * indent, PLAIN) if i else label, *c]) for i, c in enumerate(cells)]
-    entry = {"waiting": _waiting, "running": _running, "finished": _finished}[queue]
+    if queue == "finished":
+        return _packed(label, _finished(view, ids), len(ids), width, min(most, MOST_FINISHED))
+    entry = _waiting if queue == "waiting" else _running
     return _packed(label, (entry(view, seq_id) for seq_id in ids), len(ids), width, most)
 
 
@@ -131,10 +145,20 @@ def _running(view: View, seq_id: str) -> list[Part]:
     return parts
 
 
-def _finished(view: View, seq_id: str) -> list[Part]:
-    seq = view.state["seqs"][seq_id]
-    style = BOLD if _is_news(view, seq_id) else theme.style("dim")
-    return [named(view, seq_id), (f" {printable(str(seq['finish_reason']))}", style)]
+def _finished(view: View, ids: Iterable[str]) -> Iterator[list[Part]]:
+    """Who has left; the reason once, before all who left for it one after the other."""
+    told = ""
+    for seq_id in ids:
+        reason = _end(view.state["seqs"][seq_id])
+        style = BOLD if _is_news(view, seq_id) else theme.style("dim")
+        yield [(f"{reason}: " if reason != told else "", style), named(view, seq_id)]
+        told = reason
+
+
+def _end(seq: dict[str, Any]) -> str:
+    """Why a request has finished."""
+    reason = str(seq["finish_reason"])
+    return FINISHED.get(reason, printable(reason))
 
 
 def _row(view: View, seq_id: str, bold: bool = False) -> Style:
@@ -152,7 +176,7 @@ def _table(view: View, width: int, height: int) -> list[Text]:
     counts = [len(view.state[queue]) for queue in QUEUES]
     room = shared_out(counts, height - 2 * len(QUEUES))
     shown = {queue: _ids(view, queue)[:rows] for queue, rows in zip(QUEUES, room, strict=True)}
-    indent = max([len(seq_id) for ids in shown.values() for seq_id in ids] or [1])
+    indent = max([cell_len(seq_id) for ids in shown.values() for seq_id in ids] or [1])
     heads = "".join(f"{column:>{len(column) + 2}}" for column in COLUMNS)
     lines = [Text(" " * indent + heads, theme.style("dim"))]
     for (queue, ids), count in zip(shown.items(), counts, strict=True):
@@ -174,7 +198,7 @@ def _table_row(view: View, queue: str, seq_id: str, indent: int) -> Text:
         *(seq["num_scheduled_tokens"], len(seq["block_table"]), seq["preemptions"]),
     )
     cells = "".join(f"{n:>{len(column) + 2},}" for n, column in zip(numbers, COLUMNS, strict=True))
-    told = {"waiting": _reason(view, seq), "running": "", "finished": str(seq["finish_reason"])}
-    gap = (" " * (indent - len(seq_id)), PLAIN)
-    reason = (f"  {printable(told[queue])}", _row(view, seq_id, _is_news(view, seq_id)))
+    told = {"waiting": _reason(view, seq), "running": "", "finished": _end(seq)}
+    gap = (" " * (indent - cell_len(seq_id)), PLAIN)
+    reason = (f"  {told[queue]}", _row(view, seq_id, _is_news(view, seq_id)))
     return joined([named(view, seq_id), gap, (cells, _row(view, seq_id)), reason])

@@ -20,24 +20,33 @@ MAX_HIGHLIGHTED = 200_000
 MARGIN = 5
 """Cells of the mark and the line number."""
 
+NARROW = 100
+"""Cells below which code is shown with half its indentation: so more of its lines end inside the pane."""
+
 
 def prepare_sources(texts: list[str]) -> None:
     """Colour source files before they are looked at. Meant for another thread: it takes 50 ms a file."""
     for text in texts:
         if len(text) <= MAX_HIGHLIGHTED:
-            _numbered(text, theme.name())
+            _numbered(text, theme.name(), True)
+
+
+@lru_cache(maxsize=128)
+def _numbered(text: str, theme_name: str, is_narrow: bool) -> list[Text]:
+    """The lines with their numbers, after room for a mark, in the colours of the theme of that name (in use)."""
+    dim = theme.style("dim")
+    lines = []
+    for number, code in enumerate(_highlighted(text, theme_name), 1):
+        head, plain = f" {number:>3} ", code.plain
+        left_out = (len(plain) - len(plain.lstrip())) // 2 if is_narrow else 0
+        moved = len(head) - left_out
+        spans = [Span(max(len(head), a + moved), b + moved, style) for a, b, style in code.spans]
+        lines.append(Text(head + plain[left_out:], spans=[Span(0, len(head), dim), *spans]))
+    return lines
 
 
 @lru_cache(maxsize=64)
-def _numbered(text: str, theme_name: str) -> list[Text]:
-    """The lines with their numbers, after room for a mark, in the colours of the theme of that name (in use)."""
-    return [
-        Text.assemble((f" {number:>3} ", theme.style("dim")), code)
-        for number, code in enumerate(_highlighted(text), 1)
-    ]
-
-
-def _highlighted(text: str) -> list[Text]:
+def _highlighted(text: str, theme_name: str) -> list[Text]:
     """A source file's lines in colour; lines that only report to the probe are dim."""
     if len(text) > MAX_HIGHLIGHTED:
         return [Text(printable(line)) for line in text.split("\n")]
@@ -94,13 +103,18 @@ class SourcePane(Pane):
             return [Text(missing, style=theme.style("dim"))]
         following = view.next_event.at if view.next_event and view.next_event.at else None
         next_line = following[1] if following and following[0] == at[0] else None
-        lines = list(_numbered(text, theme.name()))
-        if next_line and 0 < next_line <= len(lines):
-            lines[next_line - 1] = _padded("→" + lines[next_line - 1].plain[1:], width, BOLD)
-        if 0 < at[1] <= len(lines):
-            rows = _folded("▶" + lines[at[1] - 1].plain[1:].rstrip(), width)
-            lines[at[1] - 1 : at[1]] = [_padded(row, width, theme.style("here")) for row in rows]
+        lines = list(_numbered(text, theme.name(), width < NARROW))
+        marked = {next_line: ("→", BOLD), at[1]: ("▶", theme.style("here"))}
         self._ran = at[1] - 1
+        for number in sorted(
+            filter(None, marked), reverse=True
+        ):  # for a folded line moves those below
+            if 0 < number <= len(lines):
+                rows = _folded(marked[number][0] + lines[number - 1].plain[1:].rstrip(), width)
+                lines[number - 1 : number] = [
+                    _padded(row, width, marked[number][1]) for row in rows
+                ]
+                self._ran += (len(rows) - 1) * (number < at[1])
         return lines
 
     def bring_in_sight(self, height: int) -> None:

@@ -66,6 +66,7 @@ class TablesPane(Pane):
         if len(lines) > height:
             short = [_table(view, seq_id, width, 1, True, zoomed) for seq_id in shown]
             if all(len(table) == 1 for table in short):
+                self.set_title(f"block tables · logical {theme.arrow()} physical, computed")
                 rows = [table[0] for table in short]
                 return rows if zoomed else _side_by_side(rows, width)
         return lines + [line for seq_id in left for line in _table(view, seq_id, width, most)]
@@ -101,6 +102,9 @@ def _table(
             line, used = [(" " * indent, PLAIN)], indent
         line += [(text, style), (" ", PLAIN)]
         used += len(text) + 1
+    brief = tail.replace("last block", "last")
+    if used + len(tail) > width >= used + len(brief):
+        tail = brief
     if used + len(tail) > width:
         lines.append(joined(line))
         line, used = [(" " * indent, PLAIN)], indent
@@ -177,7 +181,7 @@ def _tail(view: View, seq_id: str, short: bool) -> str:
     if short:
         return tail
     last = cached + scheduled - (len(seq["block_table"]) - 1) * size
-    return f"{tail} computed" + (f", last {last}/{size}" if 0 <= last <= size else "")
+    return f"{tail} computed" + (f", last block {last}/{size}" if 0 <= last <= size else "")
 
 
 def _side_by_side(lines: list[Text], width: int) -> list[Text]:

@@ -18,8 +18,8 @@ from ..lines import PLAIN, Part, joined, wrap
 from ..pane import Kept, Pane
 from ..view import View
 
-LABEL, SCALE = 8, 17
-"""Cells of a row's name; and of its scale too, when the pane has the screen for itself."""
+LABEL = 17
+"""Cells of a row's name and scale."""
 
 WIDEST = 4
 """Cells of a step, at most."""
@@ -130,7 +130,7 @@ class TimelinePane(Pane):
     def __init__(self, id: str) -> None:
         super().__init__(id)
         self._shown: list[Step] = []
-        self._label, self._cells = LABEL, 1
+        self._cells = 1
         self._known = _Columns()
         self._columns: list[Column] = []
         self._bars: Kept[list[Bars]] = Kept()
@@ -138,8 +138,7 @@ class TimelinePane(Pane):
     def build(self, view: View, width: int, height: int) -> list[Text]:
         steps, zoomed = view.trace.steps, self.zoomed
         here = bisect_right(steps, view.step.start, key=_start) - 1 if view.step else 0
-        self._label = SCALE if zoomed else LABEL
-        room = max(1, width - self._label)
+        room = max(1, width - LABEL)
         # Several cells a step, if there is still room for the legend beside them.
         free = room if zoomed else room - len(LEGEND) - 3
         self._cells = max(1, min(WIDEST, free // max(1, len(steps))))
@@ -159,7 +158,8 @@ class TimelinePane(Pane):
     def _low(self, view: View, here: int, width: int, height: int) -> list[Text]:
         """A line for each row; only the most telling ones, if there is no room for all."""
         lines = [
-            self._line(f"{row.name:<{LABEL}}", bars[0], here, row) for row, _, bars in self._rows(1)
+            self._line(_label(row.name, _range(row, values)), bars[0], here, row)
+            for row, values, bars in self._rows(1)
         ]
         lines.append(self._marks(here, width))
         fewer = {1: (0,), 2: (0, 4), 3: (0, 1, 4), 4: (0, 1, 2, 4)}.get(height)
@@ -168,9 +168,9 @@ class TimelinePane(Pane):
     def _tall(self, view: View, here: int, width: int, height: int) -> list[Text]:
         """Bars of several lines, with their scale and this step's value; what explains them stands below."""
         below = [
-            Text(" " * SCALE + self._numbers(), theme.style("dim")),
+            Text(" " * LABEL + self._numbers(), theme.style("dim")),
             self._marks(here, 0),
-            Text(" " * SCALE + LEGEND, theme.style("dim")),
+            Text(" " * LABEL + LEGEND, theme.style("dim")),
             *wrap(_times(view), width),
         ]
         tall = max(1, (height - len(below)) // len(ROWS) - 1)
@@ -183,7 +183,7 @@ class TimelinePane(Pane):
 
     def _heading(self, view: View, width: int) -> str:
         shown, text = self._shown, "timeline"
-        if shown and (width >= 100 or self.zoomed):
+        if shown:
             text += f" · steps {shown[0].number}–{shown[-1].number}"
         if view.step and view.times and not self.zoomed:
             text += f" · step {view.step.number}: {view.times.total_ms:.1f} ms"
@@ -200,7 +200,7 @@ class TimelinePane(Pane):
 
     def _marks(self, here: int, width: int) -> Text:
         """The steps' letters; in `width` cells with what they mean, if that fits."""
-        parts: list[Part] = [(f"{'marks':<{self._label}}", theme.style("dim"))]
+        parts: list[Part] = [(f"{'marks':<{LABEL}}", theme.style("dim"))]
         for i, column in enumerate(self._columns):
             sign = column.letter or ("│" if i == here else " ")
             style = theme.style("here") if i == here else PLAIN
@@ -211,7 +211,7 @@ class TimelinePane(Pane):
                 parts[-1] = parts[-1][0] + sign, style
             else:
                 parts.append((sign, style))
-        room = width - self._label - len(self._shown) * self._cells - len(LEGEND) - 3
+        room = width - LABEL - len(self._shown) * self._cells - len(LEGEND) - 3
         if room >= 0:
             parts.append((" " * room + " │ " + LEGEND, theme.style("dim")))
         return joined(parts)
@@ -228,7 +228,7 @@ class TimelinePane(Pane):
     def point(self, event: events.Click) -> None:
         """Ask for the step of the column under the mouse."""
         offset = event.get_content_offset(self)
-        column = offset.x + int(self.scroll_offset.x) - self._label if offset else -1
+        column = offset.x + int(self.scroll_offset.x) - LABEL if offset else -1
         if 0 <= column < len(self._shown) * self._cells:
             self.post_message(self.Jump(self._shown[column // self._cells].number))
 
@@ -259,8 +259,17 @@ def _scale(row: Row, value: float, most: float, tall: int) -> list[str]:
     """What stands before the lines of a row: its name and the top of its scale, this step's value, 0."""
     left = [row.name, f"here {row.told.format(value)}", *[""] * tall][:tall]
     right = [row.told.format(most), *[""] * (tall - 2), "0"][:tall]
-    lines = zip(left, right, strict=True)
-    return [f"{name:<{LABEL + 2}}{number:>{SCALE - LABEL - 3}} " for name, number in lines]
+    return list(map(_label, left, right))
+
+
+def _range(row: Row, values: list[float]) -> str:
+    """What the lowest and the highest bar stand for, where a row is one line."""
+    return f"0–{row.told.format(max(1, *values))}"
+
+
+def _label(name: str, scale: str) -> str:
+    """What stands before a line of bars."""
+    return f"{name}{scale:>{LABEL - len(name) - 1}} "
 
 
 def _rows_of(columns: list[Column], tall: int) -> list[Bars]:
