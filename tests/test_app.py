@@ -281,7 +281,7 @@ async def test_the_batch_shows_whole_columns_and_moves_along():
 
         first = shown()
         assert first == slots[: len(first)]
-        assert f"+{20 - len(first)} more" in text(app)
+        assert f"… {20 - len(first)} more" in text(app)
         app.screen.set_focus(app.screen.query_one("#batch"))
         await press(pilot, ["shift+right"] * 2)
         assert shown() == slots[8 : 8 + len(shown())]

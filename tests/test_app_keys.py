@@ -200,7 +200,7 @@ async def test_a_watch_is_asked_for_and_its_names_are_checked():
     async with app.run_test(size=WIDE) as pilot:
         await press(pilot, ["n", "w"])
         await write(pilot, "B.num_computed")
-        assert "a request has no num_computed: it has status, num_tokens," in text(app)
+        assert "a request has no num_computed: did you mean B.num_cached_tokens?" in text(app)
         await press(pilot, ["escape", "w"])
         await write(pilot, "B.num_cached_tokens")
         assert app.session.watches[-1] == "B.num_cached_tokens"

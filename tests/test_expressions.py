@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import nothing_but
 from tourvllm.tour.errors import ExpressionError, UnknownNameError
-from tourvllm.tour.expressions import MAX_LENGTH, check_syntax, evaluate, names
+from tourvllm.tour.expressions import MAX_LENGTH, check_names, check_syntax, evaluate, names
 from tourvllm.tour.state import empty_state
 from tourvllm.tour.trace import Event
 
@@ -169,6 +169,32 @@ def test_any_text_gives_a_value_or_an_expression_error(text):
     with nothing_but(ExpressionError, "expression", "cannot be evaluated"):
         value(text)
     assert before == STATE
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("A.num_computed_tokens", "A.num_cached_tokens"),
+        ("num_computed_tokens > 3", "A.num_cached_tokens"),
+        ("B.num_new_tokens", "B.num_scheduled_tokens"),
+        ("B.num_completion_tokens", "B.num_tokens - B.num_prompt_tokens"),
+        ("A.num_computed", "A.num_cached_tokens"),
+        ("A.num_cached_token", "A.num_cached_tokens"),
+        ("block_table[-1]", "A.block_table"),
+        ("num_free_blocks < 2", "free"),
+        ("fre", "free"),
+    ],
+)
+def test_a_name_of_another_engine_or_a_misspelt_one_is_answered_with_ours(text, meant):
+    with pytest.raises(ExpressionError, match="did you mean") as error:
+        check_names(text, ["B", "A", "1"])
+    assert str(error.value).endswith(f"did you mean {meant}?")
+    check_names(meant, ["B", "A", "1"])
+
+
+def test_a_field_that_is_like_no_other_is_answered_with_all():
+    with pytest.raises(ExpressionError, match="a request has no zzz: it has status, num_tokens, "):
+        check_names("A.zzz", ["A"])
 
 
 def test_no_warning_reaches_the_terminal(recwarn):

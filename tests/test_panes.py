@@ -11,13 +11,15 @@ from textual.color import Color
 from tourvllm.tour.cursor import Cursor
 from tourvllm.tour.glossary import GLOSSARY
 from tourvllm.tour.reader import read_trace
-from tourvllm.tour.trace import Mark, Trace
+from tourvllm.tour.trace import Ask, Mark, Trace
 
 from tourvllm.tui import past, theme
 from tourvllm.tui.app import TourApp
+from tourvllm.tui.ask import AskScreen
 from tourvllm.tui.lines import wrap
 from tourvllm.tui.pane import Pane
 from tourvllm.tui.panes import TimelinePane
+from tourvllm.tui.panes.timeline import LABEL
 from tourvllm.tui.session import Session
 from tourvllm.tui.view import Selection, look
 
@@ -101,7 +103,7 @@ async def test_why_is_d_waiting_is_told_from_its_decisions_newest_first():
         await pilot.pause(0.1)
         told = pane(app, "why")
         order = [
-            "D waits: 0 of its 19 tokens computed",
+            "D waits: 0 of its 19 tokens computed. Newest first:",
             "steps 14–17 D waits (no_free_blocks): needs 5 blocks, free 3. (4 times)",
             "step 13 D is preempted: B needs more blocks than are free",
             "step 5 D moves from waiting to running",
@@ -324,6 +326,49 @@ async def test_before_there_is_a_batch_those_chosen_so_far_are_shown():
         assert "Chosen so far" in pane(app, "batch")
 
 
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_a_batch_that_is_too_long_fills_its_pane_and_says_how_many_are_left(size):
+    app = replay()
+    async with app.run_test(size=size) as pilot:
+        for step in (1, 3, 4):
+            go(app, step)
+            await pilot.pause(0.1)
+            found = rows(app, "batch")
+            width = app.base.query_one("#batch", Pane).scrollable_content_region.width
+            slots = next(row for row in found if row.startswith("slot_mapping"))
+            shown = [int(cell) for cell in slots[15:].replace("│", " ").split()]
+            batch = app.session.cursor.state["batch"]["slot_mapping"]
+            assert shown == batch[: len(shown)]
+            positions = next(row for row in found if row.startswith("position"))
+            assert positions.endswith(f" … {len(batch) - len(shown)} more")
+            assert max(map(len, found[:5])) <= width
+            assert len(slots) > width - 12  # a column is never wider here
+
+
+async def test_a_key_leads_to_where_the_batch_is_laid_out():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, "s")
+        assert "schedule chooses first. Press 4 to go" in pane(app, "batch")
+        await press(pilot, "4")
+        assert rows(app, "batch")[0].startswith("cu_seqlens_q   │0 A")
+
+
+async def test_a_token_that_is_a_quote_does_not_look_empty():
+    """Step 15 of the recorded run: C's block 21 holds one."""
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        told = """ "." ' "' "Who" " is" """.strip()
+        app.selection = Selection(block=21)
+        go(app, 15)
+        await pilot.pause(0.1)
+        assert told in pane(app, "why")
+        await press(pilot, ["escape"])
+        app.base.set_focus(app.base.query_one("#tables"))
+        await press(pilot, "z")
+        assert told in pane(app, "tables")
+
+
 @pytest.mark.parametrize("cells", [3, 5, 30])
 def test_a_bar_has_its_length_and_hides_nothing(cells):
     from tourvllm.tui.panes.batch import _bar
@@ -370,6 +415,24 @@ async def test_who_was_preempted_says_so_at_once_and_before_what_it_needs(size):
         found = rows(app, "queues")
         d = next(row for row in found if row.startswith("D"))
         assert " ".join(d.split()) == "D 11 8 18 0 5 1 preempted, 18 computed"
+
+
+async def test_who_has_finished_is_told_by_reason():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["end"])
+        assert "finished 5 stop: D  E  length limit: B  A  C" in rows(app, "queues")
+        app.base.set_focus(app.base.query_one("#queues"))
+        await press(pilot, "z")
+        assert [row.split()[-1] for row in rows(app, "queues")[-5:]] == ["stop"] * 2 + ["limit"] * 3
+
+
+async def test_a_table_says_how_full_its_last_block_is():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        go(app, 1)
+        await pilot.pause(0.1)
+        assert rows(app, "tables") == ["A 0 1 2 3   13/14 computed, last block 1/4"]
 
 
 def crowd(finished: int, waiting: int, running: int) -> Trace:
@@ -432,6 +495,43 @@ async def test_answers_take_the_rows_that_are_free():
         app.base.set_focus(output)
         await press(pilot, "z")
         assert "A Once upon a time, there was a little fox named Mia." in rows(app, "output")
+
+
+async def test_an_answer_is_cut_between_words_where_it_is_not_being_read():
+    """While it grows its end is shown, afterwards its beginning."""
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause(0.1)
+        cut, before = set(), ""
+        for step in range(8, 37):
+            go(app, step)
+            seq = app.session.cursor.state["seqs"]["A"]
+            whole = "".join(seq["text"]).strip()
+            found = "\n".join(rows(app, "output"))
+            own = " ".join(found[len("A ") : found.index("\nB ")].split())
+            shown = own.strip("… ")
+            assert f" {shown} " in f" {whole} "
+            if shown != whole:
+                goes_on = seq["status"] == "running" or whole != before
+                assert own == (f"… {shown}" if goes_on else f"{shown} …")
+                assert (whole.endswith if goes_on else whole.startswith)(shown)
+                cut.add(goes_on)
+            before = whole
+        assert cut == {True, False}
+
+
+async def test_with_many_requests_an_answer_of_wide_characters_keeps_its_end():
+    app = replay(crowd(finished=8, waiting=4, running=9))
+    for seq in app.session.cursor.state["seqs"].values():
+        seq["text"] = ["", "", "漢"] * 40 + ["字"]
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause(0.1)
+        output = app.base.query_one("#output", Pane)
+        width = output.scrollable_content_region.width
+        for line in output._lines[:9]:
+            assert line.plain.partition(" ")[2].startswith("…漢")
+            assert line.plain.endswith("漢字")
+            assert width - 1 <= line.cell_len <= width
 
 
 # What comes next
@@ -508,8 +608,70 @@ async def test_a_large_pool_is_shown_as_shares_and_exactly_when_zoomed():
         app.base.set_focus(pool)
         await press(pilot, "z")
         assert "1 cell = 1 block" in str(pool.border_title)
-        assert "".join(rows(app, "pool")).count("R") >= 594
-        assert "306 of 900 free" in pane(app, "pool")
+        found = rows(app, "pool")
+        foot = next(y for y, row in enumerate(found) if row.startswith("306 of 900 free"))
+        cells = "".join(row[4:].replace(" ", "") for row in found[:foot])
+        assert cells[594:] == "·" * 306
+        assert [len(set(cells[i : i + 66])) for i in range(0, 594, 66)] == [1] * 9
+        assert len(set(cells[:594])) == 9  # nine requests, whose ids all begin with R
+        assert "a block  1=R1  2=R2  3=R3" in found[foot]
+
+
+def renamed(names: dict[str, str], **of_events) -> Trace:
+    """The beginning of the recorded run with other names for its requests, and other fields in each event."""
+    source, trace = read_trace(RECORDED), Trace()
+
+    def other(value):
+        if isinstance(value, dict):
+            return {names.get(key, key): other(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [other(inner) for inner in value]
+        return names.get(value, value) if isinstance(value, str) else value
+
+    trace.feed(json.dumps(source.header).encode())
+    for index in range(500):
+        event = source.event(index)
+        line = {"kind": "event", "i": index, "step": event.step, "stop": event.stop, "t": event.t}
+        line |= {"facts": other(event.facts), "do": other(event.do), **of_events}
+        trace.feed(json.dumps(line).encode())
+    return trace
+
+
+def cells_of_pool(app: TourApp) -> str:
+    """The signs of all blocks."""
+    found = rows(app, "pool")
+    foot = next(y for y, row in enumerate(found) if " free, " in row)
+    return "".join(row.strip().partition(" ")[2].replace(" ", "") for row in found[:foot])
+
+
+async def test_each_owner_has_a_sign_of_its_own_whatever_it_is_called():
+    app = replay(renamed({"A": "漢字", "B": "🙂", "C": "long", "D": "last", "E": " "}))
+    async with app.run_test(size=WIDE) as pilot:
+        known = {}
+        for step in (4, 6, 12, 4):
+            go(app, step)
+            await pilot.pause(0.05)
+            cells = cells_of_pool(app)
+            assert len(cells) == 24
+            for block, owners in app.session.cursor.state["blocks"]["owners"].items():
+                sign = cells[int(block)]
+                assert known.setdefault(sign, owners[0]) == owners[0]
+        assert known == {"漢": "漢字", "🙂": "🙂", "l": "long", "t": "last"}
+        go(app, 6)
+        assert pane(app, "pool").endswith("a block t=last · free : cached × freed A new A shared")
+
+
+async def test_an_owner_too_wide_for_a_cell_is_not_blank():
+    trace = big(100, 90, 3)
+    header = json.dumps(trace.header, ensure_ascii=False).replace('"R1"', '"漢字"')
+    wide = Trace()
+    wide.feed(header.encode())
+    wide.feed(b'{"kind": "event", "i": 0, "step": 1, "stop": "sample", "facts": {}, "do": []}')
+    app = replay(wide)
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause(0.1)
+        assert cells_of_pool(app) == "R" * 30 + "a" * 30 + "2" * 30 + "·" * 10
+        assert "a=漢字" in pane(app, "pool")
 
 
 @pytest.mark.parametrize("used", [5_000, 50_000, 99_000])
@@ -557,12 +719,12 @@ async def test_the_timeline_shows_composition_and_times_and_a_click_goes_there()
         title = str(timeline.border_title)
         for part in ("steps 1–36", "step 4: ", " ms = schedule ", "forward ", "postprocess "):
             assert part in title
-        shown = {row[:8].strip(): row[8:] for row in rows(app, "timeline")}
+        shown = {row.split()[0]: row[LABEL:] for row in rows(app, "timeline")}
         phases = [step.facts["phase"] for step in app.session.trace.steps]
         assert [cell != " " for cell in shown["prefill"]] == [p == "prefill" for p in phases]
         assert [cell != " " for cell in shown["decode"]] == [p == "decode" for p in phases]
         assert " ms  prefill " in lines(app)[0]
-        assert await pilot.click(timeline, offset=(8 + 19, 2))
+        assert await pilot.click(timeline, offset=(LABEL + 19, 2))
         await pilot.pause(0.1)
         assert app.session.cursor.step.number == 20
 
@@ -588,7 +750,7 @@ async def test_the_zoomed_timeline_has_a_scale_and_this_steps_values(size):
         ):
             assert told in shown
         assert len(found) <= timeline.scrollable_content_region.height
-        step = timeline._cells * 19 + timeline._label
+        step = timeline._cells * 19 + LABEL
         assert await pilot.click(timeline, offset=(step, 2))
         await pilot.pause(0.1)
         assert app.session.cursor.step.number == 20
@@ -630,29 +792,118 @@ async def test_a_bookmark_hides_no_mark():
         go(app, 4)
         await pilot.pause(0.1)
         line = app.base.query_one("#timeline", TimelinePane)._lines[4]
-        assert line.plain[8 + at.step - 1] == "P"
-        assert line.plain[8 + 1] == "B"
+        assert line.plain[LABEL + at.step - 1] == "P"
+        assert line.plain[LABEL + 1] == "B"
         assert [s.start for s in line.spans if getattr(s.style, "underline", False)] == [
-            8 + at.step - 1
+            LABEL + at.step - 1
         ]
         assert line.plain.endswith(" │ P preempt  F finish  E evict  R reject  B bookmark")
         timeline = app.base.query_one("#timeline", Pane)
         assert line.cell_len == timeline.scrollable_content_region.width
 
 
-@pytest.mark.parametrize(("size", "hidden"), [(WIDE, False), (NARROW, True)])
-async def test_the_newest_note_is_told_first(size, hidden):
+def places(app: TourApp, *beginnings: str) -> list[int]:
+    """In which rows of the words these begin, each of them once."""
+    found = rows(app, "why")
+    return [found.index(next(row for row in found if row.startswith(b))) for b in beginnings]
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_at_a_stop_its_own_note_comes_first_and_the_ones_before_it_last(size):
     app = replay()
     async with app.run_test(size=size) as pilot:
-        words = "word " * (36 if hidden else 18)
-        app.session.trace.notes.update({i: [f"note {i} {words}"] for i in (3, 4, 5)})
+        app.session.trace.notes.update({i: [f"note {i} {'word ' * 36}"] for i in (3, 4, 5)})
         app.session.do(lambda: app.session.place().seek(6))
         app.show()
         await pilot.pause(0.1)
-        told = [row[:8] for row in rows(app, "why") if row.startswith("» note")]
-        said = "earlier notes of this step below" in "".join(rows(app, "why"))
-        assert said == hidden
-        assert [int(row[-1]) for row in told] == [5, 3, 4]
+        told = places(app, "» note 5", "len(free", "earlier in this step:", "» note 3", "» note 4")
+        assert told == sorted(told)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_a_steps_end_tells_its_notes_in_order_then_the_values_then_what_was_decided(size):
+    """Step 2 of the recorded run: B's prefix hit, then why C waits."""
+    app = replay()
+    async with app.run_test(size=size) as pilot:
+        go(app, 2)
+        await pilot.pause(0.1)
+        told = places(
+            app,
+            "step ",
+            "» A prefix hit",
+            "» 15 tokens",
+            "watch, since",
+            "in this step:",
+            "· admit",
+        )
+        assert told == sorted(told)
+        app.selection = Selection(seq="C")  # who follows a request wants to see its past
+        app.show()
+        told = places(app, "» 15 tokens", "C waits", "watch, since", "» A prefix hit")
+        assert told == sorted(told)
+
+
+async def test_all_that_a_lesson_says_of_a_step_is_seen_without_scrolling():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        for step in range(1, 36):
+            go(app, step)
+            await pilot.pause(0.02)
+            why = app.base.query_one("#why", Pane)
+            (values,) = places(app, "len(free_block_ids)")  # they stand below all notes
+            assert values < why.size.height
+            told = [row for row in rows(app, "why")[:values] if row.startswith("» ")]
+            assert len(told) == len(why.view.notes)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_the_first_screen_says_what_the_scenario_is_about(size):
+    app = replay()
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause(0.1)
+        why = app.base.query_one("#why", Pane)
+        told = places(
+            app, "KV pressure: a pool", "Five requests share", "step ", "» Five", "len(free"
+        )
+        assert told == sorted(told)
+        assert told[0] == 0
+        assert len(rows(app, "why")) <= why.size.height
+        await press(pilot, "s")
+        assert "Five requests share" not in pane(app, "why")
+        await press(pilot, ["home"])
+        assert "Five requests share" in pane(app, "why")
+        go(app, 1)  # what the first screen has told is not told again
+        assert "» Five requests" not in pane(app, "why")
+        assert "» C waits because B does" in "\n".join(rows(app, "why"))
+
+
+async def test_what_a_scenario_is_about_is_not_claimed_of_a_run_with_other_settings():
+    app = replay()
+    app.session.trace.header["scenario"]["settings"] = {"engine.num_blocks": 40}
+    async with app.run_test(size=WIDE) as pilot:
+        await pilot.pause(0.1)
+        assert "Before its settings were changed: Five requests" in " ".join(rows(app, "why"))
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_the_last_screen_says_what_can_be_done_now(size):
+    app = replay()
+    async with app.run_test(size=size) as pilot:
+        await press(pilot, ["end"])
+        await pilot.pause(0.1)
+        assert "What now? r runs it again" in pane(app, "why")
+        assert "· finish: D is finished" in pane(app, "why")
+        await press(pilot, "p")
+        assert "What now?" not in pane(app, "why")
+
+
+async def test_a_small_terminals_view_of_the_code_has_room_for_words_too():
+    app = replay()
+    async with app.run_test(size=NARROW) as pilot:
+        await press(pilot, "nnnv")
+        await pilot.pause(0.1)
+        assert "watch, since the step began:" in pane(app, "why")
+        assert "outputs = [self._output(" in pane(app, "source")
 
 
 async def test_a_small_terminal_shows_the_score_and_who_is_followed():
@@ -682,10 +933,14 @@ async def test_a_watch_shows_its_value_before_and_now():
         go(app, 3)
         await pilot.pause(0.1)
         assert "len(free_block_ids) = 18 → 10 " in pane(app, "why")
+        assert "watch, since the step began:" in pane(app, "why")
         await press(pilot, ["n", "p"])
         assert "len(free_block_ids) = 18 → 10 " in pane(app, "why")
         await press(pilot, "s")  # the next step begins: nothing has changed
         assert "len(free_block_ids) = 10 " in pane(app, "why")
+        assert "since" not in pane(app, "why")
+        at_stop(app, "allocate")
+        assert "watch, since the stop before:" in pane(app, "why")
         app.config.ascii = True
         app.use_theme("dark")
         go(app, 3)
@@ -706,6 +961,56 @@ def test_a_watch_before_is_what_the_state_before_says(jump):
     assert [row[0] for row in watched] == texts
     assert [row[1] for row in watched] == [row[2] for row in earlier]
     assert [row[3] for row in watched] == [row[1] != row[2] for row in watched]
+
+
+# The code
+
+
+async def test_in_a_narrow_pane_code_takes_less_room_and_the_next_line_is_whole():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        at_stop(app, "admit")
+        await pilot.pause(0.1)
+        source, cursor = app.base.query_one("#source", Pane), app.session.cursor
+        while True:
+            following = app.session.trace.event(cursor.position).at
+            code = app.session.trace.table("sources")[cursor.event.at[0]].splitlines()
+            ran = cursor.event.at
+            is_other = following[0] == ran[0] and following[1] != ran[1]
+            if is_other and len(code[following[1] - 1]) > 60:
+                break
+            await press(pilot, "s")
+        found = rows(app, "source")
+        ran = next(y for y, row in enumerate(found) if row.startswith("▶"))
+        assert found[ran][1:4].strip() == str(cursor.event.at[1])
+        assert source.scroll_offset.y <= ran < source.scroll_offset.y + source.size.height
+        first = next(y for y, row in enumerate(found) if row.startswith("→"))
+        last = next(y for y in range(first + 1, len(found)) if found[y][:5].strip())
+        assert last > first + 1
+        pieces = [row[5:] for row in found[first:last]]
+        assert "".join("".join(pieces).split()) == "".join(code[following[1] - 1].split())
+        numbered = [row for row in found if row[:5].strip("▶→ ")]
+        assert [int(row[1:4]) for row in numbered] == [*range(1, len(numbered) + 1)]
+        app.base.set_focus(source)
+        await press(pilot, "z")
+        wide = [row for row in rows(app, "source") if row[:5].strip("▶→ ")]
+        for line, narrow, zoomed in zip(code, numbered, wide, strict=False):
+            indent = len(line) - len(line.lstrip())
+            assert zoomed[5:].rstrip() == line.rstrip()
+            assert narrow[5:].startswith(line[indent - indent // 2 :][:20])
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+async def test_the_timeline_says_what_its_highest_bars_stand_for(size):
+    app = replay()
+    async with app.run_test(size=size) as pilot:
+        app.action_view()
+        app.action_view()
+        go(app, 4)
+        await pilot.pause(0.1)
+        labels = [row[:LABEL].split() for row in rows(app, "timeline")]
+        assert labels[:3] == [["KV", "use", "0–100%"], ["prefill", "0–20"], ["decode", "0–4"]]
+        assert "· steps 1–36 ·" in str(app.base.query_one("#timeline").border_title)
 
 
 # Themes, signs, layout
@@ -853,24 +1158,8 @@ HOSTILE = ["[bold]", "\x1b[2J", "\u202eabc", "漢字🙂", "e\u0301\u0301", "‏
 
 async def test_hostile_names_files_and_texts_are_inert():
     """Names of requests, files and stops come from a stranger too."""
-    source = read_trace(RECORDED)
     names = dict(zip("ABCDE", HOSTILE, strict=False))
-
-    def mean(value):
-        if isinstance(value, dict):
-            return {names.get(key, key): mean(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [mean(inner) for inner in value]
-        return names.get(value, value) if isinstance(value, str) else value
-
-    trace = Trace()
-    trace.feed(json.dumps(source.header).encode())
-    for index in range(500):
-        event = source.event(index)
-        line = {"kind": "event", "i": index, "step": event.step, "stop": event.stop}
-        line |= {"at": ["[@click=app.quit]x[/]\x1b[2J", 1], "t": event.t}
-        trace.feed(json.dumps({**line, "facts": mean(event.facts), "do": mean(event.do)}).encode())
-    app = replay(trace)
+    app = replay(renamed(names, at=["[@click=app.quit]x[/]\x1b[2J", 1]))
     async with app.run_test(size=WIDE) as pilot:
         for step in (3, 4, 12, 17):
             go(app, step)
@@ -893,8 +1182,8 @@ async def test_hostile_names_files_and_texts_are_inert():
 def test_words_are_broken_by_the_cells_that_they_take(width):
     words = "one 漢字漢字漢字 e\u0301e\u0301 🙂🙂🙂🙂🙂🙂 averyveryverylongwordindeed x"
     broken = wrap(words, width)
-    if width > 1:
-        assert all(row.cell_len <= width for row in broken)
+    assert all(row.cell_len <= width or len(row) == 1 for row in broken)
+    assert wrap("ab c", width)[0].plain == ("ab c" if width > 3 else "ab"[:width])
     assert "".join(row.plain for row in broken).replace(" ", "") == words.replace(" ", "")
 
 
@@ -952,3 +1241,26 @@ async def test_the_words_at_a_steps_end_tell_what_the_prefix_cache_gave():
         told = pane(app, "why")
         assert "can_allocate: B needs 5 blocks: 3 found in the prefix cache (0 1 2), 2 new." in told
         assert told.index("can_allocate") < told.index("admit: B")
+
+
+# A question stands under the panes: its answer is found in them
+
+
+async def test_a_question_says_which_keys_are_answers_when_another_one_is_typed():
+    app = replay()
+    ask = Ask(
+        kind="ask", i=3, ask="Who?", answer="the last", choices=["the first", "all", "the last"]
+    )
+    async with app.run_test(size=NARROW) as pilot:
+        answers: list[str | None] = []
+        app.push_screen(AskScreen(ask), answers.append)
+        await pilot.pause(0.1)
+        for wrong in ("enter", "n"):
+            await press(pilot, [wrong])
+            assert " a, b or c, please " in text(app)
+            assert answers == []
+        await press(pilot, "B")
+        assert "please" not in text(app)
+        await press(pilot, ["down", "enter", "enter"])
+        await pilot.pause(0.1)
+        assert answers == ["c"]

@@ -95,6 +95,20 @@ def test_what_cannot_be_answered_is_a_sentence_and_exit_code_2(arguments, words,
     assert words in error
 
 
+def test_the_text_of_a_request_is_one_text():
+    texts = [row["C.text"] for row in rows_of("C.text")]
+    assert texts[0] == ""
+    assert texts[-1] == ' Ruby sat up in bed. "Who is there?" asked Ruby.'
+
+
+def test_another_engines_name_is_answered_with_ours():
+    code, text, error = run("query", RECORDED, "C.num_computed_tokens")
+    assert (code, text) == (2, "")
+    assert error.endswith(
+        "a request has no num_computed_tokens: did you mean C.num_cached_tokens?\n"
+    )
+
+
 def test_an_expression_without_a_value_somewhere_has_empty_cells():
     rows = rows_of("E.num_tokens")
     assert [row["E.num_tokens"] for row in rows[:12]] == [""] * 11 + ["12"]
@@ -115,7 +129,7 @@ def test_a_watch_tells_each_change_where_it_happens():
         ("waiting", "running"),
         ("running", "finished"),
     ]
-    assert "(deallocate, engine/block_manager.py:" in text
+    assert "(at deallocate, engine/block_manager.py:" in text
     assert error == ""
 
 

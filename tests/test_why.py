@@ -153,6 +153,18 @@ def watch(mini, **settings) -> Watched:
     return Watched(make_engine(mini, **{"block_size": 4, "num_blocks": 64, **settings}))
 
 
+def test_a_step_says_what_the_sign_of_its_tokens_means(mini):
+    watched = watch(mini)
+    watched.engine.add_request(P(0, 3), greedy(3), "A")
+    watched.engine.add_request(P(0, 3), greedy(3), "B")
+    watched.run()
+    prefill, decode, _ = sentences(told_by(watched.trace()), "step", when="end")
+    assert "a prefill of 6 tokens for 2 requests (num_tokens = 6)," in prefill
+    assert (
+        "a decode of 2 tokens for 2 requests (num_tokens = -2: the minus marks a decode)," in decode
+    )
+
+
 def test_a_mixed_step_says_what_is_in_it(mini):
     watched = watch(mini, policy="mixed", max_num_batched_tokens=8)
     watched.engine.add_request(P(0, 3), greedy(9), "A")

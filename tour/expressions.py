@@ -90,7 +90,9 @@ class _Evaluator(simpleeval.EvalWithCompoundTypes):
     def _eval_attribute(self, node: ast.Attribute) -> Any:
         owner = self._eval(node.value)
         if isinstance(owner, dict) and node.attr in owner:
-            return owner[node.attr]
+            value = owner[node.attr]
+            # The pieces of a request's output: who asks for its text wants it whole.
+            return "".join(value) if node.attr == "text" and isinstance(value, list) else value
         if owner is None:  # the batch before it is laid out
             raise UnknownNameError(f"there is no {ast.unparse(node.value)} yet")
         raise ExpressionError(f"there is no {node.attr}")
@@ -128,6 +130,30 @@ STATE_NAMES = frozenset(_STATE_NAMES.split())
 
 _KNOWN = STATE_NAMES | {name for facts in FACTS.values() for name in facts.split()}
 
+_OTHER_NAMES = {
+    "num_blocks": "total",
+    "num_gpu_blocks": "total",
+    "num_kvcache_blocks": "total",
+    "num_free_blocks": "free",
+    "free_blocks": "free_block_ids",
+    "free_block_queue": "free_block_ids",
+    "requests": "seqs",
+    "hash_to_block_id": "blocks.hash",
+    "used_block_ids": "ref_count",
+}
+_OTHER_FIELDS = {
+    "num_computed_tokens": "{0}.num_cached_tokens",
+    "num_new_tokens": "{0}.num_scheduled_tokens",
+    "num_output_tokens": "{0}.num_tokens - {0}.num_prompt_tokens",
+    "num_completion_tokens": "{0}.num_tokens - {0}.num_prompt_tokens",
+    "all_token_ids": "{0}.token_ids",
+    "block_ids": "{0}.block_table",
+    "num_preemptions": "{0}.preemptions",
+    "output_text": "{0}.text",
+    "stop_reason": "{0}.finish_reason",
+}
+"""What vLLM or nano-vllm calls it, and what it is here: names of the state, and fields of a request."""
+
 
 def bare_word(text: str) -> bool:
     """Whether `text` is one name and nothing else: the name of a stop or of a request."""
@@ -158,7 +184,7 @@ def check_names(text: str, request_ids: Iterable[str]) -> None:
                     f"there is no function {word.id}; there are {', '.join(sorted(_FUNCTIONS))}"
                 )
         elif word.id not in known:
-            raise ExpressionError(_no_such_name(word.id, known))
+            raise ExpressionError(_no_such_name(word.id, known, request_ids))
     _check_fields(nodes, request_ids - _KNOWN - own)
 
 
@@ -166,10 +192,19 @@ def _check_fields(nodes: Iterable[ast.AST], request_ids: Collection[str]) -> Non
     for node in nodes:
         if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
             continue
-        if node.value.id in request_ids and node.attr not in REQUEST_FIELDS:
-            raise ExpressionError(
-                f"a request has no {node.attr}: it has {', '.join(REQUEST_FIELDS)}"
-            )
+        owner, field = node.value.id, node.attr
+        if owner in request_ids and field not in REQUEST_FIELDS:
+            likely = closest(field, [*REQUEST_FIELDS, *_OTHER_FIELDS])
+            meant = _of_request(owner, field) or _of_request(owner, likely)
+            has = f"did you mean {meant}?" if meant else f"it has {', '.join(REQUEST_FIELDS)}"
+            raise ExpressionError(f"a request has no {field}: {has}")
+
+
+def _of_request(owner: str, field: str | None) -> str | None:
+    """How a request is asked for a field that it has, also if under another engine's name."""
+    if field in REQUEST_FIELDS:
+        return f"{owner}.{field}"
+    return _OTHER_FIELDS[field].format(owner) if field in _OTHER_FIELDS else None
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
@@ -178,10 +213,11 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
-def _no_such_name(word: str, known: Iterable[str]) -> str:
+def _no_such_name(word: str, known: Iterable[str], request_ids: Iterable[str]) -> str:
     if word in STOPS:
         return f"{word} is a stop and has no value: compare with stop == '{word}', or name it alone"
-    meant = closest(word, known)
+    one = min(filter(str.isidentifier, request_ids), default="A")
+    meant = _OTHER_NAMES.get(word) or _of_request(one, word) or closest(word, known)
     advice = (
         f"did you mean {meant}?" if meant else f"the state has {', '.join(sorted(STATE_NAMES))}"
     )

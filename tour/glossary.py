@@ -71,8 +71,8 @@ GLOSSARY: dict[str, str] = {
         "How many tokens of a request this step computes: 1 in a decode, a prompt or chunk in a prefill."
     ),
     "num_tokens": (
-        "Of a request: its prompt and output so far. Of a step: the tokens computed, which nano-vllm "
-        "counts positive for a prefill and negative for a decode."
+        "Of a request: its prompt and output so far. Of a step: the tokens computed; a minus says that it was a "
+        "decode. nano-vllm counts so: -4 is one token for each of 4 requests."
     ),
     "position": (
         "A token's place in its own request, counted from 0. The rotary embedding turns by it."

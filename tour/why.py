@@ -54,9 +54,10 @@ def _step(f: Facts, s: Facts) -> str:
         return f"Step {s['step']} found nothing to do."
     count = abs(f["num_tokens"])
     kind = "a mixed batch" if f["phase"] == "mixed" else f"a {f['phase']}"
+    sign = ": the minus marks a decode" if f["num_tokens"] < 0 else ""  # as nano-vllm counts
     return (
         f"Step {s['step']} is done: {kind} of {plural(count, 'token')} for "
-        f"{plural(f['num_seqs'], 'request')} (num_tokens = {f['num_tokens']}), {_free(s)}."
+        f"{plural(f['num_seqs'], 'request')} (num_tokens = {f['num_tokens']}{sign}), {_free(s)}."
     )
 
 
@@ -217,8 +218,9 @@ def _evict(f: Facts, s: Facts) -> str:
 
 def _deallocate(f: Facts, s: Facts) -> str:
     shared = len(f["block_ids"]) - len(f["freed"])
-    text = f"{f['seq']} lets go of {plural(len(f['block_ids']), 'block')}; {len(f['freed'])} are free now"
-    text += f", {shared} still belong to others" if shared else ""
+    are = "is" if len(f["freed"]) == 1 else "are"
+    text = f"{f['seq']} lets go of {plural(len(f['block_ids']), 'block')}; {len(f['freed'])} {are} free now"
+    text += f", others still hold {shared}" if shared else ""
     return text + ". Cached ones keep their content until they are reused."
 
 

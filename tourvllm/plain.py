@@ -79,7 +79,7 @@ class PlainWalk:
         """Take in one event; a step's block is written when the step ends."""
         if is_told(event):
             self._told.append(f"  {event.stop:<13} {why(event, state)}")
-        at = f"   ({event.stop}, {':'.join(map(str, event.at))})" if event.at else ""
+        at = f"   (at {event.stop}, {':'.join(map(str, event.at))})" if event.at else ""
         self._told += [f"  {'watch':<13} {line}{at}" for line in self._changes(event, state)]
         self._told += self._notes
         self._notes.clear()

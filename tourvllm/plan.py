@@ -46,7 +46,10 @@ def make_plan(
     scenario, source = parse_scenario(text, where or name, settings)
     changes = [f"{key}={value}" for key, value in settings.items() if key not in SAME_STORY]
     if changes and scenario.tour:
-        say = f"Settings were changed ({', '.join(changes)}): the narration is of another story and left out."
+        say = (
+            f"This run has other settings ({', '.join(changes)}). The lesson's notes are left out: they tell what "
+            "happens with its own settings, and here other things may happen."
+        )
         scenario.tour = [Narration(at="generate", say=say)]
     try:
         engine = EngineConfig.from_dict(scenario.engine)

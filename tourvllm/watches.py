@@ -1,4 +1,4 @@
-"""Watch expressions in a plain walk: told where their value changes, as `old -> new`."""
+"""Watch expressions in a plain walk: told at each stop where their value changes, as `old -> new`."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -51,18 +51,30 @@ class AskScreen(Dialog[str | None]):
         if self._aside:
             return [Text("Tab: back to the question", theme.style("dim"))]
         question = [*paragraphs(self.ask.ask, width, "bold"), Text()]
+        refusal = Text(f" {self._wanted}, please " if self._refused else "", theme.style("alarm"))
         if self._answered:
             return [*question, *self._result(width)]
         if self.ask.choices:
-            last = CHOICE_LETTERS[len(self.ask.choices) - 1]
-            keys = f"{CHOICE_LETTERS[0]}-{last} ↑ ↓ choose   Enter answers   {LEAVES}"
-            return [*question, *self._choices(width), Text(), *keys_told(keys, width)]
+            keys = f"{self._letters[0]}-{self._letters[-1]} ↑ ↓ choose   Enter answers   {LEAVES}"
+            return [*question, *self._choices(width), refusal, *keys_told(keys, width)]
         return [
             *question,
             *paragraphs(f"your answer: {self._answer}{caret()}", width),
-            Text(" a number, please " if self._refused else "", theme.style("alarm")),
+            refusal,
             *keys_told(f"type it   Enter answers   {LEAVES}", width),
         ]
+
+    @property
+    def _letters(self) -> str:
+        """The keys that choose."""
+        return CHOICE_LETTERS[: len(self.ask.choices)]
+
+    @property
+    def _wanted(self) -> str:
+        """What is an answer here."""
+        if self.ask.choices:
+            return f"{', '.join(self._letters[:-1])} or {self._letters[-1]}".removeprefix(" or ")
+        return "a number" if self._numeric else "an answer"
 
     def _choices(self, width: int) -> list[Text]:
         lines = []
@@ -112,6 +124,7 @@ class AskScreen(Dialog[str | None]):
         if event.key == "enter":
             self._answer = self._answer.strip()
             self._answered = bool(self._answer)
+            self._refused = not self._answered
         elif self.ask.choices:
             self._choose(event.key)
         elif event.key == "backspace":
@@ -127,12 +140,13 @@ class AskScreen(Dialog[str | None]):
             self._answer = (self._answer + text)[:MAX_ANSWER]
 
     def _choose(self, key: str) -> None:
-        letters = CHOICE_LETTERS[: len(self.ask.choices)]
+        letters, letter = self._letters, key.lower()
+        self._refused = letter not in (*letters, "up", "down")
         if key in ("up", "down"):
             at = letters.index(self._answer) if self._answer else (-1 if key == "down" else 0)
             self._answer = letters[(at + (1 if key == "down" else -1)) % len(letters)]
-        elif key in letters:
-            self._answer = key
+        elif not self._refused:
+            self._answer = letter
 
     def on_paste(self, event: events.Paste) -> None:
         """Pasted text is typed text, on one line."""

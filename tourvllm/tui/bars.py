@@ -31,9 +31,7 @@ def status_line(session: Session, view: View | None, playing: str, narrow: bool 
         return line.append(f"{session.status} …" if not session.error else "")
     if view.step and view.event:
         count = view.step.end - view.step.start
-        growing = session.busy or (
-            session.live and not session.ended and not view.step.is_whole
-        )
+        growing = session.busy or (session.live and not session.ended and not view.step.is_whole)
         line.append(f"step {view.step.number}  ", style=BOLD)
         if not crowded:
             line.append(f"{str(view.state.get('phase', '')).upper()}  ")

@@ -60,7 +60,12 @@ JUMP = (
         "move('next_mark')",
         "to the next note or mark (P F E R B of the timeline)",
     ),
-    Key("go_to", "colon", "go_to", "to a step by its number; it shows as you type, and a live run goes on to it"),
+    Key(
+        "go_to",
+        "colon",
+        "go_to",
+        "to a step by its number; it shows as you type, and a live run goes on to it",
+    ),
     Key("find", "slash", "find", "to the next stop that has to do with a text"),
     Key("start", "home", "move('go_to_start')", "to the start"),
     Key("end", "end", "move('go_to_end')", "to the end of what is recorded"),

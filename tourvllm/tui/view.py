@@ -70,7 +70,6 @@ def look(
     whole = whole_step(trace, step)
     at_end = cursor.at_step_end
     changed = whole.changes if whole and at_end else changes(trace, cursor.before, cursor.position)
-    first = step.start if step else 0
     return View(
         trace=trace,
         state=cursor.state,
@@ -82,13 +81,26 @@ def look(
         freed_blocks=changed.freed_blocks,
         changed=changed.paths,
         why=why(event, cursor.state) if event else "",
-        notes=_notes(trace, first if cursor.position == 0 else first + 1, cursor.position),
+        notes=_notes(trace, _first_told(cursor), cursor.position),
         at_step_end=at_end,
         hues=dict(zip(cursor.state.get("seqs") or (), count())),
         selection=selection,
         whole_step=whole,
         watched=rows,
     )
+
+
+def _first_told(cursor: Cursor) -> int:
+    """The first position whose notes are told.
+
+    That is the step's first, but for the end of a run's first step: the app opens where that begins, and has told
+    there what came before.
+    """
+    step, position = cursor.step, cursor.position
+    if step is None or position == 0:
+        return position
+    opened = cursor.trace.next_position(("step",), 0) if step.start == 0 else None
+    return opened + 1 if cursor.at_step_end and opened else step.start + 1
 
 
 def _notes(trace: Trace, first: int, last: int) -> tuple[str, ...]:

@@ -14,14 +14,20 @@ from ..view import Selection, View
 from .block import block_lines
 from .block import earlier as earlier_events
 
-SHORT, SHORT_NARROW = 10, 6
-"""Lines that the pane holds; app.tcss makes it taller at a stop that has more to tell."""
+SHORT, SHORT_NARROW, SHORT_BELOW_SOURCE = 10, 6, 5
+"""Lines that the pane holds; app.tcss makes it taller at a stop that has more to tell. The last: where a small
+screen has the view of the code."""
+
+WHAT_NOW = (
+    "What now? r runs it again, with other settings if wanted, and d compares both runs. Home goes back to "
+    "the start, q quits."
+)
 
 
 class WhyPane(Pane):
-    """What has just happened and why; what the narrator says; what the step decided; the watches' values.
+    """What has just happened and why; what the narrator says; the watches' values; what the step decided.
 
-    While a request or a block is followed, its history.
+    Before it all, what the scenario is about. While a request or a block is followed, its history.
     """
 
     TITLE = "why"
@@ -41,10 +47,14 @@ class WhyPane(Pane):
 
     def _rebuild(self) -> None:
         super()._rebuild()
-        narrow = self.screen.has_class("-narrow")
-        # On a small screen only while there is no batch: its rows are needed then.
-        room = not narrow or not (self.view and self.view.state.get("batch"))
-        self.set_class(room and len(self._lines) > (SHORT_NARROW if narrow else SHORT), "-long")
+        narrow, code = (self.screen.has_class(name) for name in ("-narrow", "view-code"))
+        short = SHORT if not narrow else SHORT_BELOW_SOURCE if code else SHORT_NARROW
+        # A small screen needs the rows for the batch, where it shows one.
+        room = not narrow or code or not (self.view and self.view.state.get("batch"))
+        long = room and len(self._lines) > short
+        self.set_class(long, "-long")
+        # Little of the source is needed there: each step begins and ends on the same lines.
+        self.set_class(long and self.view is not None and _is_whole(self.view), "-longest")
 
     def _build(self, width: int, height: int) -> list[Text]:
         lines: list[Text] = []
@@ -53,22 +63,19 @@ class WhyPane(Pane):
         return lines + super()._build(width, height)
 
     def build(self, view: View, width: int, height: int) -> list[Text]:
-        lines = self._event(view, width) if view.event else self._scenario(view, width)
-        newest, earlier = _notes(view, width)
-        lines += newest
-        if len(lines) + len(earlier) <= height:
-            lines, earlier = lines + earlier, []
-        elif earlier:
-            lines.append(Text("… earlier notes of this step below", theme.style("dim")))
+        notes, below = _notes(view, width)
+        lines = _scenario(view, width) if _opens(view) else []
+        lines += _event(view, width) if view.event else []
+        lines += notes
+        lines += wrap(WHAT_NOW, width, BOLD) if _is_end(view) else []
         if view.selection.seq is not None:
             lines += self._request(view, view.selection.seq, width)
         elif view.selection.block is not None:
             lines += block_lines(view, view.selection.block, width)
         lines += _watch_rows(view, width)
-        if view.selection == Selection() and view.at_step_end and view.whole_step:
-            for told in view.whole_step.decisions:
-                lines += _item("· ", printable(told), width)
-        lines += earlier
+        if view.selection == Selection():
+            lines += _decisions(view, width)
+        lines += below
         key = "PgDn" if self.screen.focused in (None, self) else ""
         self.set_title(
             "why" + _more(len(lines) - height - int(self.scroll_offset.y), key) + _next(view)
@@ -90,25 +97,14 @@ class WhyPane(Pane):
         if int(old_value) != int(new_value):
             self._rebuild()
 
-    def _scenario(self, view: View, width: int) -> list[Text]:
-        scenario = view.trace.table("scenario")
-        lines = wrap(printable(str(scenario.get("title", ""))), width, BOLD)
-        for paragraph in str(scenario.get("about", "")).split("\n\n"):
-            lines += wrap(one_line(" ".join(paragraph.split())), width)
-        return lines
-
-    def _event(self, view: View, width: int) -> list[Text]:
-        stop = printable(view.event.stop) if view.event else ""
-        lines = wrap(f"{stop}  {printable(view.why)}", width)
-        lines[0].stylize(BOLD, 0, len(stop))
-        return lines
-
     def _request(self, view: View, seq_id: str, width: int) -> list[Text]:
         """Where the followed request stands, and the decisions that brought it there."""
-        first, *lines = wrap(f"{seq_id} {_standing(view, seq_id)}", width, BOLD)
-        lines.insert(0, Text.assemble(name(view, seq_id), first[len(seq_id) :]))
         past = of_request(view.trace, view.position, seq_id)
-        for told in story(past, seq_id, view.state["blocks"]["total"]):
+        history = story(past, seq_id, view.state["blocks"]["total"])
+        order = " Newest first:" if len(history) > 1 else ""
+        first, *lines = wrap(f"{seq_id} {_standing(view, seq_id)}{order}", width, BOLD)
+        lines.insert(0, Text.assemble(name(view, seq_id), first[len(seq_id) :]))
+        for told in history:
             lines += _item(f"{_steps(told)}  ", printable(told.text) + _times(told), width)
         return lines + earlier_events(past)
 
@@ -127,23 +123,80 @@ def _next(view: View) -> str:
     if event is None:
         return ""
     stop = event.stop
+    if view.at_step_end and stop == "step":
+        return f" · next: step {event.step} begins"
     if view.at_step_end and stop != "generate":
-        stop = f"step {event.step} begins" if stop == "step" else f"step {event.step}, {stop}"
+        stop = f"step {event.step}, {stop}"
     where = f" {event.at[0].rpartition('/')[-1]}:{event.at[1]}" if event.at else ""
     return printable(f" · next: {stop}{where}")
 
 
+def _opens(view: View) -> bool:
+    """Whether nothing of the run has been seen yet: at its start, and where the app opens."""
+    event, step = view.event, view.step
+    first = event and event.stop == "step" and step and step.start == 0
+    return view.position == 0 or bool(event and first and event.facts.get("when") == "begin")
+
+
+def _is_end(view: View) -> bool:
+    event = view.event
+    return bool(event and event.stop == "generate" and event.facts.get("when") == "end")
+
+
+def _is_whole(view: View) -> bool:
+    """Whether a step or the run is looked at as a whole, and not one stop."""
+    return view.at_step_end or _opens(view) or _is_end(view)
+
+
+def _scenario(view: View, width: int) -> list[Text]:
+    """What the scenario is about, as its author has set it up."""
+    scenario = view.trace.table("scenario")
+    title, about = str(scenario.get("title", "")), str(scenario.get("about", ""))
+    lines = wrap(printable(title), width, BOLD) if title else []
+    if about and scenario.get("settings"):
+        about = "Before its settings were changed: " + about
+    for paragraph in about.split("\n\n") if about else ():
+        lines += wrap(one_line(" ".join(paragraph.split())), width)
+    return lines
+
+
+def _event(view: View, width: int) -> list[Text]:
+    stop = printable(view.event.stop) if view.event else ""
+    lines = wrap(f"{stop}  {printable(view.why)}", width)
+    lines[0].stylize(BOLD, 0, len(stop))
+    return lines
+
+
 def _notes(view: View, width: int) -> tuple[list[Text], list[Text]]:
-    """The lines of the step's newest note; and those of the ones before it, oldest first, behind a heading."""
+    """The notes that are told first, and those that are told below.
+
+    A step as a whole tells all in the order in which things happened. Else what is told of this very stop must not
+    be below the fold, so the newest stands first.
+    """
     notes = ["» " + one_line(" ".join(note.split())) for note in view.notes]
-    newest = [line for note in notes[-1:] for line in wrap(note, width, theme.style("note"))]
-    earlier = [line for note in notes[:-1] for line in wrap(note, width, theme.style("dim"))]
-    heading = [Text("earlier in this step:", theme.style("dim"))] if earlier else []
-    return newest, heading + earlier
+    first = 0 if _is_whole(view) and view.selection == Selection() else len(notes) - 1
+    told = [line for note in notes[first:] for line in wrap(note, width, theme.style("note"))]
+    earlier = [line for note in notes[:first] for line in wrap(note, width, theme.style("dim"))]
+    return told, [_label("earlier in this step:"), *earlier] if earlier else []
+
+
+def _label(text: str) -> Text:
+    return Text(text, theme.style("dim"))
+
+
+def _decisions(view: View, width: int) -> list[Text]:
+    """What was decided in a step, at its end."""
+    at_end = view.at_step_end or _is_end(view)
+    decisions = view.whole_step.decisions if at_end and view.whole_step else []
+    items = [line for told in decisions for line in _item("· ", printable(told), width)]
+    return [_label("in this step:"), *items] if items else []
 
 
 def _watch_rows(view: View, width: int) -> list[Text]:
-    """The values of the watch expressions, side by side as far as they fit."""
+    """The values of the watch expressions, side by side as far as they fit; since when, if some have changed."""
+    since = "the step began" if view.at_step_end else "the stop before"
+    any_changed = any(changed for *_, changed in view.watched)
+    heading = [_label(f"watch, since {since}:")] if any_changed else []
     lines: list[Text] = []
     for text, old, new, changed in view.watched:
         label = (f"{printable(text)} = ", theme.style("dim"))
@@ -153,7 +206,7 @@ def _watch_rows(view: View, width: int) -> list[Text]:
             lines[-1] = Text.assemble(lines[-1], "   ", watch)
         else:
             lines.append(watch)
-    return lines
+    return heading + lines
 
 
 def _item(head: str, text: str, width: int) -> list[Text]:
