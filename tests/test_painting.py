@@ -1,10 +1,13 @@
 """Only what changed is painted: the screen must be as if all of it had been."""
 
+import gc
 from pathlib import Path
 
 import pytest
+from textual.strip import Strip
 from tourvllm.tour.reader import read_trace
 
+from tourvllm.tui import garbage
 from tourvllm.tui.app import TourApp
 from tourvllm.tui.pane import Pane
 from tourvllm.tui.session import Session
@@ -57,3 +60,15 @@ async def test_a_scroll_bar_is_there_when_lines_do_not_fit():
                 overflows = pane.virtual_size.height > pane.container_size.height
                 assert pane.vertical_scrollbar.display == overflows, (key, pane.id)
                 assert pane.scroll_offset.y <= pane.max_scroll_y, (key, pane.id)
+
+
+async def test_what_was_painted_is_let_go_of_without_a_search_for_cycles(monkeypatch):
+    """Python's search waits for pauses: until then, each picture would stay."""
+    monkeypatch.setattr(garbage, "collect", lambda quiet: None)
+    app, counts = TourApp(Session(read_trace(RECORDED))), []
+    async with app.run_test(size=(120, 40)) as pilot:
+        for key in [*"nnnn", "end", "home"] * 3:
+            await pilot.press(key)
+            await pilot.pause()
+            counts.append(sum(isinstance(thing, Strip) for thing in gc.get_objects()))
+    assert counts[-1] < 1.1 * max(counts[:6])
