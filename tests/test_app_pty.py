@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from terminal import ROOT, Terminal
 
+RECORDED = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
+
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
@@ -36,8 +38,7 @@ def test_run_step_back_and_quit(cache):
 
 
 def test_replay(tmp_path):
-    trace = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
-    terminal = Terminal("replay", str(trace), size=(80, 24), cwd=tmp_path)
+    terminal = Terminal("replay", str(RECORDED), size=(80, 24), cwd=tmp_path)
     terminal.wait_for("REPLAY")
     terminal.process.send("nn")
     terminal.wait_for("step 2  PREFILL")
@@ -47,8 +48,7 @@ def test_replay(tmp_path):
 
 
 def test_what_is_pasted_into_a_prompt_that_just_opens_is_not_lost(tmp_path):
-    trace = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
-    terminal = Terminal("replay", str(trace), cwd=tmp_path)
+    terminal = Terminal("replay", str(RECORDED), cwd=tmp_path)
     terminal.wait_for("REPLAY")
     for step in (12, 25, 9):
         terminal.process.send(f":\x1b[200~{step}\x1b[201~\r")
@@ -94,6 +94,36 @@ def children(pid: int) -> list[int]:
     return found
 
 
+FAILS = """
+from tourvllm.cli import main
+from tourvllm.tui.app import TourApp
+
+def fail(self):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    raise ValueError("nobody expected this")
+
+TourApp.action_theme = fail
+main()
+"""
+
+
+def test_a_defect_of_the_app_says_where_it_is_and_leaves_the_terminal_usable(cache, tmp_path):
+    (tmp_path / "fails.py").write_text(FAILS)
+    terminal = Terminal("replay", str(RECORDED), cwd=tmp_path, module="fails")
+    terminal.wait_for("step 1  SCHEDULE")
+    start = time.monotonic()
+    terminal.process.send("T")
+    assert terminal.finish() == 1
+    assert time.monotonic() - start < 10
+    assert terminal.restored
+    shown = terminal.seen.decode()
+    assert "in fail" in shown
+    assert "ValueError: nobody expected this" in shown
+    assert "This is a defect of tourvllm" in shown
+
+
 def test_the_engine_ends_when_the_app_is_killed(cache):
     """kill -9 of the app: no engine stays behind, and the trace is whole."""
     terminal = Terminal("run", "kv_pressure")
@@ -121,8 +151,7 @@ def test_a_broken_model_says_so_on_the_screen_and_in_the_exit_code(cache, tmp_pa
 
 
 def test_the_layout_follows_the_size_of_the_terminal(tmp_path):
-    trace = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
-    terminal = Terminal("replay", str(trace), size=(80, 24), cwd=tmp_path)
+    terminal = Terminal("replay", str(RECORDED), size=(80, 24), cwd=tmp_path)
     terminal.wait_for("v: next view")
     terminal.process.setwinsize(40, 120)
     terminal.screen.resize(40, 120)
@@ -175,8 +204,7 @@ def test_a_disk_that_is_full_is_a_sentence_and_an_exit_code(cache):
 
 
 def test_a_restart_from_a_replay_is_recorded_and_told(cache, tmp_path):
-    trace = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
-    terminal = Terminal("replay", str(trace), cwd=tmp_path)
+    terminal = Terminal("replay", str(RECORDED), cwd=tmp_path)
     terminal.wait_for("REPLAY")
     terminal.process.send("r")
     terminal.wait_for("num_blocks")
@@ -192,8 +220,7 @@ def test_a_restart_from_a_replay_is_recorded_and_told(cache, tmp_path):
 
 def test_a_terminal_without_unicode_gets_ascii_signs(cache, tmp_path, monkeypatch):
     monkeypatch.setenv("LC_ALL", "C")
-    trace = ROOT / "tests" / "data" / "kv_pressure.tvllm.jsonl.gz"
-    terminal = Terminal("replay", str(trace), cwd=tmp_path)
+    terminal = Terminal("replay", str(RECORDED), cwd=tmp_path)
     terminal.wait_for("REPLAY")
     terminal.process.send("nnnnnnnn")
     terminal.wait_for("step 8")

@@ -15,7 +15,11 @@ class Terminal:
     """A pty with a screen, like the one in front of a person."""
 
     def __init__(
-        self, *arguments: str, size: tuple[int, int] = (120, 40), cwd: Path = ROOT
+        self,
+        *arguments: str,
+        size: tuple[int, int] = (120, 40),
+        cwd: Path = ROOT,
+        module: str = "tourvllm",
     ) -> None:
         self.screen = pyte.Screen(*size)
         self._stream = pyte.ByteStream(self.screen)
@@ -27,7 +31,7 @@ class Terminal:
         }
         self.process = pexpect.spawn(
             sys.executable,
-            ["-m", "tourvllm", *arguments],
+            ["-m", module, *arguments],
             dimensions=(size[1], size[0]),
             env=environ,
             cwd=str(cwd),

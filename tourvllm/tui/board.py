@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from rich.text import Text
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.geometry import Size
@@ -32,6 +32,7 @@ from .panes import (
     prepare_sources,
 )
 from .session import Session
+from .terminal import TerminalApp
 from .view import Selection, View, look
 from .welcome import NARROW_WELCOME, WELCOME
 
@@ -55,7 +56,7 @@ class PlainScrollBars(ScrollBarRender):
     HORIZONTAL_BARS: ClassVar[list[str]] = [" "] * 8
 
 
-class Board(App[None]):
+class Board(TerminalApp[None]):
     """Shows a session. A move is one repaint: panes that are hidden are not built."""
 
     CSS_PATH = "app.tcss"

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from rich.text import Text
 from textual import events
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, VerticalScroll
 from textual.widgets import Static
@@ -43,7 +43,7 @@ from .shelf import (
     read_lessons,
     unread_lessons,
 )
-from .terminal import run_app
+from .terminal import TerminalApp, run_app
 
 NARROW_BELOW = 100
 MAX_SAID = 6
@@ -86,7 +86,7 @@ def play(choice: Choice) -> tuple[int, str]:
     return code, words.getvalue()
 
 
-class HomeApp(App[Choice]):
+class HomeApp(TerminalApp[Choice]):
     """Offers what can be run. Returns a checked plan, or an opened trace; None when the user quits.
 
     said: what is to be told at the start. chosen: the key of the item to begin at.

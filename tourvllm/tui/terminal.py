@@ -8,9 +8,21 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any
+from traceback import format_exc
+from typing import Any, TypeVar
 
+from rich.text import Text
 from textual.app import App
+
+Result = TypeVar("Result")
+
+
+class TerminalApp(App[Result]):
+    """An app that, should it fail, says where in its code, and whose defect that is."""
+
+    def _fatal_error(self) -> None:
+        # Textual's own shows all that was in memory there: of a long trace that is neither soon done nor of use.
+        self.panic(Text(f"{format_exc()}\nThis is a defect of tourvllm, not of what you did."))
 
 
 def run_app(app: App[Any]) -> int:
