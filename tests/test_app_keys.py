@@ -225,6 +225,31 @@ async def test_find_goes_from_one_place_to_the_next():
         assert "'no such thing' is nowhere in what is recorded." in lines(app)[-1]
 
 
+async def test_find_looks_at_what_is_told_and_at_prompts():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        await press(pilot, ["home", "/"])
+        await write(pilot, "dragon")
+        event = app.session.cursor.event
+        assert (event.stop, event.facts["seq"]) == ("add_request", "C")
+        await press(pilot, [":", "4", "enter", "/"])
+        await write(pilot, "preempt")  # and not where the fact `preemptions` is 0
+        assert app.session.cursor.event.stop == "preempt"
+
+
+async def test_the_list_counts_what_triggered_on_the_way_to_the_end_of_a_live_run(tmp_path):
+    app = live(tmp_path, ThreadLink(), name="counted", text=LESSON + "breakpoints: [finish]\n")
+    async with app.run_test(size=WIDE) as pilot:
+        await settle(pilot)
+        await press(pilot, [":", "9", "9"])
+        assert "Step 99 has not been made yet: Enter lets the engine run on to it." in text(app)
+        await press(pilot, ["enter"])
+        await settle(pilot)
+        await press(pilot, ["escape", "B"])
+        await pilot.pause(0.3)
+        assert "1 in the run" in " ".join(text(app).split())
+
+
 async def test_find_goes_on_at_the_start_after_the_last_place():
     app = replay()
     async with app.run_test(size=WIDE) as pilot:
@@ -421,9 +446,15 @@ async def test_escape_goes_back_to_the_stop_where_a_step_was_typed():
         await press(pilot, ["escape"])
         assert (at(app), lines(app)) == (place, shown)
         await peeks(pilot, app, [":", "9"], 9)
-        await press(pilot, ["9", "enter"])
+        await press(pilot, ["9"])
+        assert at(app) == place
+        assert "There is no step 99: steps 1 to 36 are recorded." in lines(app)[-2]
+        await press(pilot, ["enter"])
         assert at(app) == place
         assert "There is no step 99" in lines(app)[-1]
+        await peeks(pilot, app, [":", "9"], 9)
+        await press(pilot, ["backspace"])
+        assert at(app) == place
 
 
 async def test_a_step_that_is_merely_seen_while_typing_does_not_end_a_lesson():

@@ -658,7 +658,9 @@ async def test_each_owner_has_a_sign_of_its_own_whatever_it_is_called():
                 assert known.setdefault(sign, owners[0]) == owners[0]
         assert known == {"漢": "漢字", "🙂": "🙂", "l": "long", "t": "last"}
         go(app, 6)
-        assert pane(app, "pool").endswith("a block t=last · free : cached × freed A new A shared")
+        assert pane(app, "pool").endswith(
+            "a block t=last · free : free, cached × freed A new A shared"
+        )
 
 
 async def test_an_owner_too_wide_for_a_cell_is_not_blank():
@@ -816,7 +818,14 @@ async def test_at_a_stop_its_own_note_comes_first_and_the_ones_before_it_last(si
         app.session.do(lambda: app.session.place().seek(6))
         app.show()
         await pilot.pause(0.1)
-        told = places(app, "» note 5", "len(free", "earlier in this step:", "» note 3", "» note 4")
+        told = places(
+            app,
+            "» note 5",
+            "len(free",
+            "earlier in this step, newest first:",
+            "» note 4",
+            "» note 3",
+        )
         assert told == sorted(told)
 
 
@@ -863,17 +872,17 @@ async def test_the_first_screen_says_what_the_scenario_is_about(size):
         await pilot.pause(0.1)
         why = app.base.query_one("#why", Pane)
         told = places(
-            app, "KV pressure: a pool", "Five requests share", "step ", "» Five", "len(free"
+            app, "KV pressure: a pool", "Five requests, two", "step ", "» Three", "len(free"
         )
         assert told == sorted(told)
         assert told[0] == 0
         assert len(rows(app, "why")) <= why.size.height
         await press(pilot, "s")
-        assert "Five requests share" not in pane(app, "why")
+        assert "Five requests, two" not in pane(app, "why")
         await press(pilot, ["home"])
-        assert "Five requests share" in pane(app, "why")
+        assert "Five requests, two" in pane(app, "why")
         go(app, 1)  # what the first screen has told is not told again
-        assert "» Five requests" not in pane(app, "why")
+        assert "» Three requests" not in pane(app, "why")
         assert "» C waits because B does" in "\n".join(rows(app, "why"))
 
 

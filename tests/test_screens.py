@@ -203,6 +203,7 @@ async def test_choices_that_are_their_own_letters_stand_once():
 
 async def test_choices_by_arrows_and_skipping():
     assert await outcome(AskScreen(CHOICE), ["down", "down", "enter", "enter"]) == "b"
+    assert await outcome(AskScreen(CHOICE), ["d", "enter", "enter"]) == "b"  # as it begins
     assert await outcome(AskScreen(CHOICE), ["a", "escape"]) is None
     assert await outcome(AskScreen(QUESTION), ["escape"]) is None
 

@@ -237,6 +237,13 @@ def test_a_prompt_that_needs_several_blocks_says_how_many_there_are(mini):
     )
 
 
+def test_without_a_prefix_cache_no_block_is_found_again(mini):
+    watched = watch(mini, policy="mixed", num_blocks=6, prefix_caching=False)
+    watched.generate([P(i, i + 7) for i in (0, 20, 40)], greedy(6), request_id=[*"ABC"])
+    told = sentences(told_by(watched.trace()), "preempt")[0]
+    assert told.endswith("will be freed, and 8 computed tokens will have to be computed again.")
+
+
 def test_by_priority_the_victim_is_the_least_important(mini):
     watched = watch(mini, order="priority", num_blocks=6)
     for name, priority in (("A", 3), ("B", 0), ("C", 1)):

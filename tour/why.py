@@ -142,11 +142,16 @@ def _decode(f: Facts, s: Facts) -> str:
 def _preempt(f: Facts, s: Facts) -> str:
     free = len(s["blocks"]["free"])
     short = f"more blocks than are free ({free})" if free else "a block and none is free"
-    computed = s["seqs"][f["seq"]]["num_cached_tokens"]
-    price = (
-        f"Its {plural(f['blocks'], 'block')} will be freed, and up to {plural(computed, 'computed token')} may "
-        "have to be computed again: fewer if the prefix cache still knows their blocks then."
-    )
+    seq, hashes = s["seqs"][f["seq"]], s["blocks"]["hash"]
+    computed = plural(seq["num_cached_tokens"], "computed token")
+    price = f"Its {plural(f['blocks'], 'block')} will be freed, and "
+    if any(str(block) in hashes for block in seq["block_table"]):
+        price += (
+            f"up to {computed} may have to be computed again: fewer if the prefix cache still knows "
+            "their blocks then."
+        )
+    else:
+        price += f"{computed} will have to be computed again."
     if f["seq"] == f["needed_by"]:
         last = "it is the last one running: it gives up its own place"
         return f"{f['seq']} needs {short}, and {last}. {price}"
@@ -167,7 +172,7 @@ def _can_allocate(f: Facts, s: Facts) -> str:
         else f"{new} new. "
     )
     if f["needs"] != new:
-        text += f"{f['needs'] - new} of the hits must leave the free list: charged too. "
+        text += f"{f['needs'] - new} of those found lie on the free list and leave it too. "
     return text + f"Free: {f['free']}. " + ("It fits." if f["ok"] else "It does not fit.")
 
 

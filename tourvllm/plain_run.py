@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from shutil import which
 
 import click
 
@@ -80,7 +81,14 @@ def run_plain(plan: Plan, path: Path, options: PlainOptions) -> int:
 def tell_trace(path: Path, written: bool) -> None:
     """Say where the trace is, if there is one that can be replayed."""
     if written and path.is_file() and _opens(path):
-        click.echo(f"\nTrace: {path}\nReplay it with: tourvllm replay {quote(str(path))}", err=True)
+        command = f"{_command()} replay {quote(str(path))}"
+        click.echo(f"\nTrace: {path}\nReplay it with: {command}", err=True)
+
+
+def _command() -> str:
+    """How this program is called here: by its path if a shell does not find it."""
+    called = Path(sys.argv[0])
+    return "tourvllm" if called.name != "tourvllm" or which("tourvllm") else quote(str(called))
 
 
 def _opens(path: Path) -> bool:

@@ -141,6 +141,13 @@ class AskScreen(Dialog[str | None]):
 
     def _choose(self, key: str) -> None:
         letters, letter = self._letters, key.lower()
+        if letter not in letters:
+            meant = [
+                sign
+                for sign, choice in zip(letters, self.ask.choices, strict=False)
+                if choice.lower()[:1] == letter
+            ]
+            letter = meant[0] if len(meant) == 1 else letter
         self._refused = letter not in (*letters, "up", "down")
         if key in ("up", "down"):
             at = letters.index(self._answer) if self._answer else (-1 if key == "down" else 0)

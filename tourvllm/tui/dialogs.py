@@ -83,12 +83,24 @@ class Dialogs(Board):
         """Ask for a step's number; the step is shown behind the question as soon as it is found."""
         if self.ready():
             hint = "The step shows as you type   Enter stays there, Escape goes back"
-            prompt = PromptScreen("go to step:", "", hint, _step_problem, typing=self._expect)
+            prompt = PromptScreen(
+                "go to step:",
+                "",
+                hint,
+                _step_problem,
+                typing=lambda text: self._expect(text, prompt),
+            )
             self.prompt(prompt, self._go_to, self.session.peek_no_more)
 
-    def _expect(self, text: str) -> None:
-        if not _step_problem(text):
-            self.session.expect_step(int(text))
+    def _expect(self, text: str, prompt: PromptScreen) -> None:
+        """Look for the step that is typed so far; with none, the reader sees where they are."""
+        before = self.session.place().position
+        if _step_problem(text):
+            self.session.peek_no_more()
+        elif missing := self.session.expect_step(int(text)):
+            prompt.say(missing)
+        if before != self.session.place().position:
+            self.queue_refresh()
 
     def _go_to(self, text: str) -> None:
         if self.session.stay(int(text)):

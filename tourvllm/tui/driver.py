@@ -196,6 +196,10 @@ class Driver:
     def _end(self) -> None:
         self.ended = True
         self.status = "ready"
+        for entry in self.breakpoints:
+            entry.count = (
+                None  # the engine tells its counts where it halts, and it did not halt here
+            )
         self._arrive(None)
 
     def _arrive(self, hit: str | None) -> None:

@@ -11,9 +11,9 @@ SLICE = 32
 
 
 def next_text(trace: Trace, after: int, text: str) -> Generator[None, None, int | None]:
-    """The position after the next event whose stop, facts, reason or notes hold `text`, in any case of letters.
+    """The position after the next event whose stop, facts, reason, notes or new prompt hold `text`.
 
-    With none to the end, the search goes on at the start.
+    Capital letters do not count. With none to the end, the search goes on at the start.
     """
     found = yield from _first_between(trace, after, len(trace), text.casefold())
     return found or (yield from _first_between(trace, 0, after, text.casefold()))
@@ -35,6 +35,10 @@ def _first_between(
 
 
 def _said(event: Event, cursor: Cursor, trace: Trace) -> str:
-    facts = " ".join(f"{key}={value}" for key, value in event.facts.items())
+    # A fact that is 0, false or empty has nothing to do with its name.
+    facts = " ".join(f"{key}={value}" for key, value in event.facts.items() if value)
     notes = " ".join(trace.notes.get(cursor.position, ()))
-    return f"{event.stop} {facts} {why(event, cursor.state)} {notes}"
+    prompt = ""
+    if event.stop == "add_request":
+        prompt = "".join(cursor.state["seqs"][event.facts["seq"]]["pieces"])
+    return f"{event.stop} {facts} {why(event, cursor.state)} {notes} {prompt}"

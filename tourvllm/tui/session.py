@@ -99,9 +99,16 @@ class Session(Driver):
 
     # A step is typed
 
-    def expect_step(self, number: int) -> None:
-        """The reader may want to go to step `number` next."""
-        self.ahead.expect(self._end_of(number))
+    def expect_step(self, number: int) -> str:
+        """The reader may want to go to step `number` next. What to say if it is not recorded."""
+        end = self._end_of(number)
+        if end is not None:
+            self.ahead.expect(end)
+            return ""
+        self.peek_no_more()
+        if self.can_drive:
+            return f"Step {number} has not been made yet: Enter lets the engine run on to it."
+        return self._no_step(number)
 
     def peek(self) -> bool:
         """Be at the expected step already, if the way there is short. Whether there is something new to show."""
@@ -288,16 +295,17 @@ class Session(Driver):
             goal = {"until": "step", "number": min(number, self.steps or number)}
             self.drive(goal, asking=False)
         elif end is None:
-            self._say_no_step(number, last)
+            self.message = self._no_step(number)
 
-    def _say_no_step(self, number: int, last: int) -> None:
-        self.message = f"There is no step {number}: steps 1 to {last} are recorded."
+    def _no_step(self, number: int) -> str:
+        last = self.trace.steps[-1].number if self.trace.steps else 0
         if self.reading:
-            self.message += " The rest is still being read."
-        elif self.live and self.place().at_end:
-            self.message = (
+            return f"There is no step {number} in what is read so far, steps 1 to {last}."
+        if self.live and self.place().at_end:
+            return (
                 f"There is no step {number}: the run ended with step {last}, and you are there now."
             )
+        return f"There is no step {number}: steps 1 to {last} are recorded."
 
     def go_to_start(self) -> None:
         """To the initial state."""
@@ -469,7 +477,7 @@ class Session(Driver):
         super()._arrive(hit)
         last = self.trace.steps[-1].number if self.trace.steps else 0
         if number > last and self.ended and not self.error:
-            self._say_no_step(number, last)
+            self.message = self._no_step(number)
         self._run_waiting()
 
     def _open(self) -> None:

@@ -8,7 +8,7 @@ from platformdirs import user_data_path
 WELCOME = """\
  Press n for one engine step, p to go back, s for a single stop, ] for a note.
  Causes stand left, effects right, reasons in the middle; nothing can break.
- ? explains every key, sign and word. Any key takes this hint away."""
+ ? explains keys and signs, and in a pane (Tab) its words. Any key takes this hint away."""
 
 NARROW_WELCOME = """\
  n makes one engine step, p goes back, s goes on by a single stop, ] to a note.

@@ -204,9 +204,13 @@ def _legend(exact: bool, width: int) -> Text:
     dim = theme.style("dim")
     if not exact:
         return Text("in use: · nothing  ▁ little  █ all", dim)
-    long = "· free   : free, still cached   × just freed   "
+    words = (
+        "· free   : free, still cached   × just freed   ",
+        "· free  : free, cached  × freed  ",
+        "· free  : cached  × freed  ",
+    )
     return Text.assemble(
-        (long if width >= len(long) + 14 else "· free  : cached  × freed  ", dim),
+        (next((text for text in words if len(text) + 14 <= width), words[-1]), dim),
         ("A", theme.style("new")),
         (" new  ", dim),
         ("A", Style(underline=True)),

@@ -176,8 +176,9 @@ def _notes(view: View, width: int) -> tuple[list[Text], list[Text]]:
     notes = ["» " + one_line(" ".join(note.split())) for note in view.notes]
     first = 0 if _is_whole(view) and view.selection == Selection() else len(notes) - 1
     told = [line for note in notes[first:] for line in wrap(note, width, theme.style("note"))]
-    earlier = [line for note in notes[:first] for line in wrap(note, width, theme.style("dim"))]
-    return told, [_label("earlier in this step:"), *earlier] if earlier else []
+    before = reversed(notes[: max(0, first)])
+    earlier = [line for note in before for line in wrap(note, width, theme.style("dim"))]
+    return told, [_label("earlier in this step, newest first:"), *earlier] if earlier else []
 
 
 def _label(text: str) -> Text:
