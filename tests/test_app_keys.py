@@ -457,12 +457,34 @@ async def test_escape_goes_back_to_the_stop_where_a_step_was_typed():
         assert at(app) == place
 
 
+async def test_a_typed_step_that_is_broken_is_told_and_escape_goes_back(tmp_path):
+    path = tmp_path / "misfit.tvllm.jsonl"
+    rows = gzip.decompress(RECORDED.read_bytes()).splitlines()
+    at_500 = next(n for n, row in enumerate(rows) if b'"i":500,' in row)
+    event = json.loads(rows[at_500])
+    event["do"] = [["set", ["seqs", "nobody", "waits_for"], 1]]
+    rows[at_500] = json.dumps(event, separators=(",", ":")).encode()
+    kept = [row for row in rows if b'"kind":"keyframe"' not in row]
+    path.write_bytes(b"\n".join(kept) + b"\n")
+    app = replay(path)
+    async with app.run_test(size=WIDE) as pilot:
+        place = at(app)
+        await press(pilot, [":", "1", "9"])
+        await pilot.pause(0.3)
+        await press(pilot, ["escape"])
+        assert at(app) == place
+        await press(pilot, ["n"])
+        assert at(app)[0] == 1
+
+
 async def test_a_step_that_is_merely_seen_while_typing_does_not_end_a_lesson():
     app = replay()
     app.progress = Progress()
     async with app.run_test(size=WIDE) as pilot:
         last = app.session.trace.steps[-1].number
         await peeks(pilot, app, [":", *str(last)], last)
+        await pilot.resize_terminal(100, 30)
+        await pilot.pause(0.1)
         assert not Progress().of("kv_pressure").done
         await press(pilot, ["escape"])
         assert not Progress().of("kv_pressure").done
@@ -861,6 +883,16 @@ async def test_keys_that_come_faster_than_the_screen_is_drawn_are_drawn_together
         drawn = lines(app)
         await press(pilot, ["S", "s"])
         assert lines(app) == drawn
+
+
+async def test_what_is_said_of_a_fast_line_stays():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        for key in ("colon", "9", "9", "enter"):
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await settle(pilot)
+        await pilot.pause(0.2)
+        assert "There is no step 99" in lines(app)[-1]
 
 
 async def test_a_question_is_put_however_fast_the_keys_come(tmp_path):

@@ -321,7 +321,10 @@ def _settings(changes: tuple[str, ...], several: bool = False) -> dict[str, Any]
                 f"--set {change}: there is no setting {key.strip()}: did you mean {table}.{key.strip()}?"
             )
         try:
-            settings[key.strip()] = yaml.safe_load(f"[{value}]" if several else value)
+            if several:
+                settings.setdefault(key.strip(), []).extend(yaml.safe_load(f"[{value}]"))
+            else:
+                settings[key.strip()] = yaml.safe_load(value)
         except (yaml.YAMLError, RecursionError, *ODD_YAML) as error:
             raise UsageError(f"--set {change}: the value cannot be read") from error
     return settings

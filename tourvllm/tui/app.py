@@ -272,6 +272,7 @@ class TourApp(Dialogs):
 
     async def on_event(self, event: events.Event) -> None:
         """A key takes away what was said of the one before, the first one the hint; and does what it does."""
+        shown_at = self._shown_at
         if isinstance(event, events.Key):
             self._key_at = time.monotonic()
             asyncio.get_running_loop().call_later(PAINTED + PAUSE, self._prepare_if_idle)
@@ -282,6 +283,8 @@ class TourApp(Dialogs):
                 self.dismiss_hint()
                 welcome.remember()
         await super().on_event(event)
+        if isinstance(event, events.Key) and self.message_queue_size and self._shown_at != shown_at:
+            await asyncio.sleep(PAINTED)  # the screen paints when this task rests
 
     def on_key(self, event: events.Key) -> None:
         """Escape leaves the zoom, or whoever is followed."""

@@ -118,8 +118,10 @@ class PromptScreen(Modal[str | None]):
         """
         line = self.query_one(Input)
         if event.key == "backspace" and self.focused is not line:
+            event.stop()
             line.action_delete_left()
         elif event.is_printable and event.character:
+            event.stop()
             if line.select_on_focus:
                 line.value, line.select_on_focus = "", False
             line.insert_text_at_cursor(event.character)
@@ -130,19 +132,23 @@ class PromptScreen(Modal[str | None]):
         if self.focused is not line:
             line.insert_text_at_cursor(next(iter(event.text.splitlines()), ""))
 
-    async def _typed_so_far(self) -> Input:
-        """The line, once the letters that are on their way to it have come.
+    async def _typed_so_far(self) -> Input | None:
+        """The line, once the letters that are on their way to it have come; None where the prompt was left.
 
         The app waits here, so that no later key is taken for one of the line's.
         """
-        await _at_rest(self)
-        line = self.query_one(Input)
-        await _at_rest(line)
-        return line
+        if self.is_current:
+            await _at_rest(self)
+        line = next(iter(self.query(Input)), None)
+        if line is not None and self.is_current:
+            await _at_rest(line)
+        return line if self.is_current else None
 
     async def action_submit(self) -> None:
         """Return what was typed, or say what is wrong with it."""
         line = await self._typed_so_far()
+        if line is None:
+            return
         typed = line.value.strip()
         problem = self._check(typed) if typed else None
         if problem:
@@ -171,6 +177,8 @@ class PromptScreen(Modal[str | None]):
     async def action_complete(self) -> None:
         """Complete the name before the cursor as far as there is one way to go on."""
         line = await self._typed_so_far()
+        if line is None:
+            return
         found = _WORD.search(line.value[: line.cursor_position])
         start = found[0] if found else ""
         ways = self._complete(start) if self._complete else []

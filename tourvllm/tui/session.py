@@ -24,7 +24,7 @@ from .driver import Driver
 from .links import Link
 from .rerun import ids_in_scenario
 
-MAX_WAITING_KEYS = 1000
+MAX_WAITING_KEYS = 100_000
 FIRST_LOOK = 0.1
 """Seconds that a search may take before the screen shows that it goes on."""
 
@@ -64,6 +64,8 @@ class Session(Driver):
     def walked(self) -> bool:
         """Whether the reader is at the end of a run that is whole, with no question left open."""
         if self.cursor is None or not self.cursor.at_end or self.error:
+            return False
+        if self._came_from is not None:  # merely seen, while a step is typed
             return False
         whole = self.trace.complete and (self.ended or not self.live)
         return (whole or self._all_served()) and self.asks.all_closed
@@ -118,7 +120,11 @@ class Session(Driver):
         first = self._came_from is None
         if first:
             self._came_from = cursor.position
-        cursor.seek(position, keep=first)  # what is kept is where the reader came from
+        try:
+            cursor.seek(position, keep=first)  # what is kept is where the reader came from
+        except Exception as error:  # a stranger's trace may hold anything
+            self.ahead.expect(None)
+            self._tell(error)
         return True
 
     def stay(self, number: int) -> bool:
@@ -134,9 +140,12 @@ class Session(Driver):
     def peek_no_more(self) -> None:
         """Be where the reader was before a step was typed."""
         self.ahead.expect(None)
-        if self._came_from is not None:
-            self.place().seek(self._came_from)
-        self._came_from = None
+        came_from, self._came_from = self._came_from, None
+        if came_from is not None:
+            try:
+                self.place().seek(came_from)
+            except Exception as error:  # the way back leads over what a stranger has written
+                self._tell(error)
 
     def _end_of(self, number: int) -> int | None:
         """The position after step `number`; the last one, should a trace have several."""
