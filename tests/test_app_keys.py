@@ -885,6 +885,17 @@ async def test_keys_that_come_faster_than_the_screen_is_drawn_are_drawn_together
         assert lines(app) == drawn
 
 
+async def test_keys_that_come_fast_open_one_prompt_over_a_list():
+    app = replay()
+    async with app.run_test(size=WIDE) as pilot:
+        for key in ("B", "a", "a", "d", "m", "i", "t", "enter"):
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await settle(pilot)
+        await pilot.pause(0.3)
+        assert len(app.screen_stack) == 2
+        assert app.session.breakpoints[-1].line == "admit"
+
+
 async def test_what_is_said_of_a_fast_line_stays():
     app = replay()
     async with app.run_test(size=WIDE) as pilot:

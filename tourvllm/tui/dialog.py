@@ -26,7 +26,7 @@ class Modal(ModalScreen[Result]):
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Return. A second key may reach a screen that is on its way out: it does nothing."""
-        return super().dismiss(result) if self.is_current else AwaitComplete.nothing()
+        return super().dismiss(result) if self.is_active else AwaitComplete.nothing()
 
 
 class Dialog(Modal[Result]):

@@ -56,7 +56,9 @@ class ListDialog(Dialog[None]):
     def on_key(self, event: events.Key) -> None:
         """Move, leave, or what the list is for."""
         event.stop()
-        if event.key in ("escape", "q"):
+        if not self.is_active:  # the key before it has opened a prompt: it is typed there
+            self.app.post_message(events.Key(event.key, event.character))
+        elif event.key in ("escape", "q"):
             self.dismiss(None)
         elif event.key in ("up", "down", "home", "end", "pageup", "pagedown"):
             self._move(event.key)

@@ -137,12 +137,12 @@ class PromptScreen(Modal[str | None]):
 
         The app waits here, so that no later key is taken for one of the line's.
         """
-        if self.is_current:
+        if self.is_active:
             await _at_rest(self)
         line = next(iter(self.query(Input)), None)
-        if line is not None and self.is_current:
+        if line is not None and self.is_active:
             await _at_rest(line)
-        return line if self.is_current else None
+        return line if self.is_active else None
 
     async def action_submit(self) -> None:
         """Return what was typed, or say what is wrong with it."""
