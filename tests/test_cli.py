@@ -272,6 +272,43 @@ def test_a_reader_that_leaves_ends_it_quietly(command, arguments, tmp_path):
         assert outcome == "stopped: nobody reads the output any more"
 
 
+DROPS = """
+import os, signal
+from tourvllm import runs
+from tourvllm.cli import main
+
+class Dies:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        sum(range(1000))
+
+original = runs.Run.run
+
+def run(self):
+    self.listeners.append(lambda event: Dies() if event.i == 5 else None)
+    return original(self)
+
+runs.Run.run = run
+main()
+"""
+
+
+def test_ctrl_c_is_heard_also_where_python_drops_it(command, scenario, tmp_path):
+    (tmp_path / "drops.py").write_text(DROPS)
+    result = subprocess.run(
+        [sys.executable, "drops.py", "run", scenario, "--plain", "--record", "t.jsonl"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=command.environment,
+        timeout=60,
+        check=False,
+    )
+    assert "Exception ignored in" in result.stderr
+    assert result.returncode == 130
+    assert "Interrupted" in result.stderr
+
+
 def test_ctrl_c_exits_130_with_a_whole_trace(command, scenario, tmp_path):
     trace = tmp_path / "t.jsonl"
     process = subprocess.Popen(

@@ -1,16 +1,18 @@
 """Runs and replays without the app: the walk as text, with honest exit codes."""
 
 import os
+import signal
 import sys
 import time
 import traceback
 from bdb import BdbQuit
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from shutil import which
+from types import FrameType
 
 import click
 
@@ -113,8 +115,37 @@ def _print_run(plan: Plan, sink: FileSink, options: PlainOptions) -> None:
         run.listeners.append(Halter(options.pdb, run.recorder))
     if steps := options.steps:
         run.listeners.append(lambda event: _stop_after(event, steps, Stopped))
-    run.run()
+    with _heard_interrupts() as heard:
+        run.listeners.append(lambda event: heard())
+        run.run()
     _tell_silent(watches)
+
+
+@contextmanager
+def _heard_interrupts() -> Iterator[Callable[[], None]]:
+    """What it yields raises KeyboardInterrupt if Ctrl-C was pressed and nobody heard of it.
+
+    Python raises it wherever it is, and drops what is raised in a destructor: the run would go on.
+    """
+    pressed = False
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.default_int_handler(number, frame)
+
+    def hear() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield hear
+        return
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield hear
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _tell_silent(watches: Watches) -> None:
