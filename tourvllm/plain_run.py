@@ -115,30 +115,32 @@ def _print_run(plan: Plan, sink: FileSink, options: PlainOptions) -> None:
         run.listeners.append(Halter(options.pdb, run.recorder))
     if steps := options.steps:
         run.listeners.append(lambda event: _stop_after(event, steps, Stopped))
-    with _heard_interrupts() as heard:
+    with _heard_interrupts(at_once=options.pdb is not None) as heard:  # pdb has its own way
         run.listeners.append(lambda event: heard())
         run.run()
     _tell_silent(watches)
 
 
 @contextmanager
-def _heard_interrupts() -> Iterator[Callable[[], None]]:
-    """What it yields raises KeyboardInterrupt if Ctrl-C was pressed and nobody heard of it.
+def _heard_interrupts(at_once: bool) -> Iterator[Callable[[], None]]:
+    """What it yields raises KeyboardInterrupt if Ctrl-C was pressed: between two events, where the trace is whole.
 
-    Python raises it wherever it is, and drops what is raised in a destructor: the run would go on.
+    Python would raise it anywhere, also in the middle of a line of the trace, and drops what is raised in a
+    destructor. Pressed a second time it is raised at once.
     """
     pressed = False
 
     def press(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
+        if pressed:
+            signal.default_int_handler(number, frame)
         pressed = True
-        signal.default_int_handler(number, frame)
 
     def hear() -> None:
         if pressed:
             raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    if at_once or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield hear
         return
     signal.signal(signal.SIGINT, press)
