@@ -7,6 +7,7 @@ going back never disturbs it. Keys that come while the engine or a search is on 
 import time
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,11 +121,9 @@ class Session(Driver):
         first = self._came_from is None
         if first:
             self._came_from = cursor.position
-        try:
-            cursor.seek(position, keep=first)  # what is kept is where the reader came from
-        except Exception as error:  # a stranger's trace may hold anything
+        # What is kept is where the reader came from.
+        if not self._succeeds(partial(cursor.seek, position, keep=first)):
             self.ahead.expect(None)
-            self._tell(error)
         return True
 
     def stay(self, number: int) -> bool:
@@ -142,10 +141,7 @@ class Session(Driver):
         self.ahead.expect(None)
         came_from, self._came_from = self._came_from, None
         if came_from is not None:
-            try:
-                self.place().seek(came_from)
-            except Exception as error:  # the way back leads over what a stranger has written
-                self._tell(error)
+            self._succeeds(partial(self.place().seek, came_from))
 
     def _end_of(self, number: int) -> int | None:
         """The position after step `number`; the last one, should a trace have several."""
@@ -291,13 +287,13 @@ class Session(Driver):
 
     def go_to_step(self, number: int) -> None:
         """To the end of step `number`: if it is not recorded yet, a live engine runs there."""
-        last = self.trace.steps[-1].number if self.trace.steps else 0
         end = self._end_of(number)
         if end is None:
             self.peek_no_more()
         else:
             self.place().seek(end)
             self._came_from = None
+        last = self._last_step
         ahead = number > last or (number == last and not self.place().at_step_end)
         if ahead and self.can_drive:
             self.place().seek(len(self.trace))
@@ -306,8 +302,13 @@ class Session(Driver):
         elif end is None:
             self.message = self._no_step(number)
 
+    @property
+    def _last_step(self) -> int:
+        """The number of the last step that is recorded; 0 if there is none."""
+        return self.trace.steps[-1].number if self.trace.steps else 0
+
     def _no_step(self, number: int) -> str:
-        last = self.trace.steps[-1].number if self.trace.steps else 0
+        last = self._last_step
         if self.reading:
             return f"There is no step {number} in what is read so far, steps 1 to {last}."
         if self.live and self.place().at_end:
@@ -460,10 +461,16 @@ class Session(Driver):
         if self.cursor is None:
             return
         self.asks.pending = None
+        self._succeeds(action)
+
+    def _succeeds(self, action: Callable[[], None]) -> bool:
+        """Do it, and say so if it cannot be done: a stranger's trace may hold anything."""
         try:
             action()
-        except Exception as error:  # a stranger's trace may hold anything
+        except Exception as error:
             self._tell(error)
+            return False
+        return True
 
     def _tell(self, error: Exception) -> None:
         known = isinstance(error, TourError) and not isinstance(error, TraceError)
@@ -484,8 +491,7 @@ class Session(Driver):
     def _arrive(self, hit: str | None) -> None:
         number = self.goal.get("number", 0) if self.goal else 0
         super()._arrive(hit)
-        last = self.trace.steps[-1].number if self.trace.steps else 0
-        if number > last and self.ended and not self.error:
+        if number > self._last_step and self.ended and not self.error:
             self.message = self._no_step(number)
         self._run_waiting()
 

@@ -106,14 +106,12 @@ class SourcePane(Pane):
         lines = list(_numbered(text, theme.name(), width < NARROW))
         marked = {next_line: ("→", BOLD), at[1]: ("▶", theme.style("here"))}
         self._ran = at[1] - 1
-        for number in sorted(
-            filter(None, marked), reverse=True
-        ):  # for a folded line moves those below
+        # From below: a folded line moves those under it.
+        for number in sorted(filter(None, marked), reverse=True):
             if 0 < number <= len(lines):
-                rows = _folded(marked[number][0] + lines[number - 1].plain[1:].rstrip(), width)
-                lines[number - 1 : number] = [
-                    _padded(row, width, marked[number][1]) for row in rows
-                ]
+                mark, style = marked[number]
+                rows = _folded(mark + lines[number - 1].plain[1:].rstrip(), width)
+                lines[number - 1 : number] = [_padded(row, width, style) for row in rows]
                 self._ran += (len(rows) - 1) * (number < at[1])
         return lines
 
